@@ -16,7 +16,7 @@ from bench.durable import DurableRates
 from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, with_unit
 from bench.own_servers import broker_and_database
 from bench.suite import LONG, SHORT, SUITE, BenchSizes
-from berth.commands.terminal import console
+from berth.kit.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = "amqp_client, boot_profile, boots, scaling"

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from berth.composition import parts_of_scheduler
 from berth.features import add_filters
-from berth.instant_cloud import InstantPlacement
+from berth.kit.instant_cloud import InstantPlacement
 from berth.loadtest import mixed
 from berth.services import settle_in
 from berth.settings import Settings

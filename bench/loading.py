@@ -20,9 +20,9 @@ from bench.own_servers import broker_and_database, of_berth, own_directory, runn
 from bench.processes import in_all, processor_time, share_of
 from berth import composition
 from berth.commands.run import ready
+from berth.kit.publishing import repeated_until_answered
 from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.operations.audit import audit
-from berth.operations.publishing import answered
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -133,7 +133,9 @@ async def all_up(bus: Bus, hosts: int = 0) -> None:
 
 async def placement_answers(bus: Bus) -> None:
     """Wait until placement answers queries."""
-    await answered(bus, partial(bus.asker(topics.CHANGES, timeout=5.0), FindChanges(after=0)), _PATIENCE)
+    await repeated_until_answered(
+        bus, partial(bus.asker(topics.CHANGES, timeout=5.0), FindChanges(after=0)), _PATIENCE
+    )
 
 
 @contextmanager

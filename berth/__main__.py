@@ -15,9 +15,10 @@ from rich.markup import escape
 from berth import __version__, logs
 from berth.commands import descriptions
 from berth.commands.index import EveryCommand
-from berth.commands.options import Json
-from berth.commands.terminal import explained, given, say, write_json
 from berth.features import add_messages
+from berth.kit.command_groups import Json
+from berth.kit.running import explained, given
+from berth.kit.terminal import say, write_json
 from berth.settings import described
 
 app = typer.Typer(

@@ -1,14 +1,14 @@
 """Reads and writes the settings file of one cell's workers, which contains only that cell's secrets."""
 
 import json
-import os
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
+from berth.kit.secret_files import write_secret
 from berth.settings import BadSetting, Settings
 from bus.broker_urls import first_url
 
@@ -16,9 +16,6 @@ _HEAD = """\
 # Secrets of a conductor or an agent of cell {cell}, by `berth cell add` or `add-agent`: keep it secret.
 # Other settings of that worker may be added here.
 """
-
-
-_AUTHORITY_PATH_QUERY = re.compile(r"([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -62,25 +59,6 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
         write_secret(path, after)
     path.chmod(0o600)
     return after != before
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Write a text file atomically and with mode 0600, so that other users can never read it."""
-    made = path.with_name(f".{path.name}.new")
-    made.unlink(missing_ok=True)
-    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(made, path)
-
-
-def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return the URL with the given user and password and, unless `path` is None, with this path."""
-    scheme, _, rest = url.partition("://")
-    authority, old_path, query = _AUTHORITY_PATH_QUERY.findall(rest)[0]
-    known = f"{quote(user, safe='')}:{quote(password, safe='')}@{authority.rpartition('@')[2]}"
-    return f"{scheme}://{known}{old_path if path is None else path}{query}"
 
 
 def password_of(url: str, user: str) -> str:

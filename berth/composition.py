@@ -310,7 +310,7 @@ def scheduler_of(
     settings: Settings, bus: RecordingBus, store: Database, shared: Memory | None
 ) -> list[Worker]:
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
-    from berth.choice import policy, request_options
+    from berth.kit.choice_policies import choice_policy, request_options
     from scheduler_worker.dependencies import SchedulerOptions
     from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
@@ -323,7 +323,7 @@ def scheduler_of(
         bus=bus,
         clock=bus.clock,
         options=SchedulerOptions(
-            policy=policy(settings),
+            policy=choice_policy(settings),
             requests=request_options(settings),
             keep=settings.keep.ended,
             keep_acts=settings.keep.acts,

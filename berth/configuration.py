@@ -10,23 +10,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from berth.settings import GROUP_OF, KINDS, PREFIX, SIMULATOR, BadSetting, Settings, by_name, described
+from berth.settings import (
+    GROUP_OF,
+    KINDS,
+    PREFIX,
+    SIMULATOR,
+    BadSetting,
+    Settings,
+    described,
+    settings_by_name,
+)
+from berth.settings_checks import check
 from bus.masking import masked
 
-if TYPE_CHECKING:
-    pass
-from berth.settings_checks import check
-
 ENV_PREFIX = "BERTH_"
+
+
 EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to its workers
+
+
 SUPERVISED_ENV = "BERTH_SUPERVISED"  # informs a worker that its standard input closes with its supervisor
+
+
 DEFAULT_FILE = Path("berth.toml")
+
+
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
+
+
 _NAMED = re.compile(r"\s*[\w-]+\s*=")
+
+
 # the setting of each key of a table [cells.NAME]
 _OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "ferry": "cell_ferry_urls"}
 
@@ -42,7 +60,7 @@ class Effective:
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Return each setting's value without passwords, its source and its group."""
-        values = by_name(self.settings)
+        values = settings_by_name(self.settings)
         return {
             name: {"value": masked(values[name]), "from": self.origins.get(name, "default"), "group": group}
             for name, group in GROUP_OF.items()

@@ -8,8 +8,8 @@ from berth.features import authentication
 from berth.placement_http import known_by, policy_of, tokens_of
 from berth.settings import Settings
 from bus.clock import Clock
-from control_room.access import AccessRules, Credential, Visitor
-from control_room.shared_data import BackgroundTasks
+from control_room.kit.access import AccessRules, Credential, Visitor
+from control_room.kit.shared_data import BackgroundTasks
 from placement_worker.http.access import AccessPolicy, Identity, TokenFile, UncheckedTokens, digest_of
 
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from berth.operations.host_states import every_provider
+from berth.kit.hosts import every_provider
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -15,7 +15,7 @@ from bus.ironic import UNKNOWN_TIME
 from bus.resources import FindAllocations, FindProviders, Provider, is_node
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
-from control_room.queries import NO_ANSWER
+from control_room.kit.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync.api import IronicApi

@@ -1,7 +1,8 @@
 """Executes the control room's operations on hosts with the functions that the commands also use."""
 
-from berth.operations.host_states import checked_cause, disabling, enabling, forcing_down, host_named
-from berth.operations.refusing import operations_refused
+from berth.kit.host_marks import checked_cause, disabling, enabling, forcing_down
+from berth.kit.hosts import host_named
+from berth.kit.refusals import operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 

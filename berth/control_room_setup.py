@@ -19,12 +19,13 @@ from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
 from control_room.bus_load import QueueLoad
-from control_room.queries import BusOperations, Operations, Queries, StatusReader
-from control_room.shared_data import background_tasks
+from control_room.kit.queries import Queries
+from control_room.kit.shared_data import background_tasks
+from control_room.queries import BusOperations, Operations, StatusReader
 from control_room.worker import Events, control_room
 
 if TYPE_CHECKING:
-    from control_room.pages.frame import FeaturePages, PageContext
+    from control_room.kit.frame import FeaturePages, PageContext
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the agent's queues
@@ -113,7 +114,7 @@ def control_room_worker(
 
 def pages_of_features() -> "list[FeaturePages]":
     """Return the pages of all features that have some."""
-    from control_room.pages.frame import FeaturePages
+    from control_room.kit.frame import FeaturePages
 
     return [
         FeaturePages(
@@ -139,7 +140,7 @@ async def opened_pages(
     `tables`: functions that list the queues of workers and of an agent.
     """
     from berth.control_room_access import opened_access
-    from control_room.pages.frame import PageContext
+    from control_room.kit.frame import PageContext
 
     clock = events.clock
     async with background_tasks(clock) as tasks, opened_access(settings, clock, tasks) as access:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.features import parts_of
-from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
+from berth.kit.oslo_conf import BadConf, OsloConf
+from berth.kit.urls import check_broker_url
+from berth.openstack_conf import ironic_conf, ironic_options, keeps_used_nodes
 from berth.settings import BadSetting, IronicNodeSettings, Settings
-from berth.settings_checks import check_broker_url
 from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock

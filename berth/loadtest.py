@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
-from berth.operations.publishing import publish
+from berth.kit.publishing import publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
@@ -24,7 +24,7 @@ from bus.messages import (
 )
 from bus.requests import Flavor
 from bus.vocabulary import UNSAID_ID, portions
-from control_room.core.now import rounded_up
+from control_room.kit.charts import rounded_up
 
 _CHUNK = 128  # most requests that are published together
 MIX = 20  # flavors in a load by default

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from berth.settings import BadSetting, Settings, by_name, clouds_of_features
+from berth.settings import BadSetting, Settings, clouds_of_features, settings_by_name
 from bus.context import Span, envelopes_handled, trace_by
 from bus.masking import masked_text, secrets_in
 from bus.protocol import Envelope
@@ -92,7 +92,7 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
         from ironic_sync.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)
-    for value in by_name(settings).values():
+    for value in settings_by_name(settings).values():
         for secret in secrets_in(value):
             found |= {secret, unquote(secret)}
     found -= _PUBLIC

@@ -9,7 +9,8 @@ from typing import Any, cast
 import msgspec
 
 from berth.features import authentication, http_descriptions, http_parts, http_rules
-from berth.openapi import DescribedOperation, document
+from berth.kit.http_descriptions import DescribedOperation
+from berth.openapi import document
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
-from berth.choice import extension_functions, policy, rule_options
 from berth.features import add_messages, features, http_rules, joined_by, taken_along
 from berth.features import meters as meters_of_features
+from berth.kit.choice_policies import choice_policy, extension_functions, rule_options
 from berth.placement_http import api_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
@@ -183,16 +183,16 @@ def reasons_markdown() -> str:
 
 def filters(settings: Settings) -> list[Choosable]:
     custom = extension_functions(settings.scheduler.filters)
-    return all_rules(policy(settings), rule_options(settings), custom)
+    return all_rules(choice_policy(settings), rule_options(settings), custom)
 
 
 def weighers(settings: Settings) -> list[Choosable]:
     custom = extension_functions(settings.scheduler.weighers)
-    return all_weighers(policy(settings), rule_options(settings), custom)
+    return all_weighers(choice_policy(settings), rule_options(settings), custom)
 
 
 def rules(settings: Settings) -> dict[str, Any]:
-    profile = policy(settings).profile
+    profile = choice_policy(settings).profile
     return {
         "profile": profile,
         "profiles": {name: each.says for name, each in PROFILES.items()},

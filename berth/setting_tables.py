@@ -14,7 +14,16 @@ from typing import Any
 import msgspec
 
 from berth.reference_tables import markdown_table
-from berth.settings import GROUP_OF, KINDS, PREFIX, SIMULATOR, FeatureSettings, Settings, by_name, group_name
+from berth.settings import (
+    GROUP_OF,
+    KINDS,
+    PREFIX,
+    SIMULATOR,
+    FeatureSettings,
+    Settings,
+    group_name,
+    settings_by_name,
+)
 from bus.feature import SettingsGroup
 
 _OF_SIMULATOR = (
@@ -50,7 +59,7 @@ def simulator_options() -> list[Setting]:
 
 def _every_setting() -> list[Setting]:
     sentences, titles = _words(), _titles()
-    defaults = by_name(Settings())
+    defaults = settings_by_name(Settings())
     return [
         Setting(
             name, titles[group], _TYPES.get(KINDS[name], "table"), defaults[name], sentences.get(name, "")

@@ -441,7 +441,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         named |= {f"{PREFIX}{option}": value for option, value in options.items()}
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
-        return _made(Settings, {**by_name(self), **named})
+        return _made(Settings, {**settings_by_name(self), **named})
 
 
 def group_name(path: Sequence[str]) -> str:
@@ -464,14 +464,14 @@ KINDS: Mapping[str, Any] = {name: kind for name, _, kind in _DECLARED}
 GROUP_OF: Mapping[str, str] = {name: group_name(path[:-1]) for name, path, _ in _DECLARED}
 
 
-def by_name(settings: Settings) -> dict[str, Any]:
+def settings_by_name(settings: Settings) -> dict[str, Any]:
     """Return a mapping of each setting's name, as users write it, to its value."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 
 def clouds_of_features(settings: Settings) -> list[tuple[str, str]]:
     """Return the settings of features that name an entry of clouds.yaml, with this entry, if they are set."""
-    values = by_name(settings)
+    values = settings_by_name(settings)
     names = (name for feature in features() for name in feature.clouds)
     return [(name, values[name]) for name in names if values[name]]
 

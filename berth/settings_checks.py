@@ -4,7 +4,6 @@ combinations.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
@@ -18,6 +17,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from berth.features import authentication, authentication_methods, features, module_of, modules
+from berth.kit.urls import check_broker_url, is_loopback
 from berth.settings import (
     PREFIX,
     BadSetting,
@@ -26,14 +26,13 @@ from berth.settings import (
     SchedulerSettings,
     Settings,
     SimulatorSettings,
-    by_name,
     described,
+    settings_by_name,
 )
-from bus.broker_urls import single_urls
 from bus.masking import masked
 
 if TYPE_CHECKING:
-    from berth.choice import Refuse
+    from berth.kit.choice_policies import Refuse
 
 
 # Driver options that a PostgreSQL URL may contain; berth sets the driver's further options.
@@ -70,7 +69,7 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
     """Raise `BadSetting` for the first unusable setting. `given`: the values that replace defaults, by
     setting name; `origins`: the source of each of these values.
     """
-    values = {**by_name(settings), **given}
+    values = {**settings_by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
         value = described(values[name]) if name in _CHOICES else repr(masked(values[name]))
@@ -192,14 +191,6 @@ def _urls(value: str | Mapping[str, str]) -> list[str]:
     return [url for url in ([value] if isinstance(value, str) else value.values()) if url]
 
 
-def check_broker_url(url: str, name: str, refuse: Refuse) -> None:
-    """Call `refuse` if a RabbitMQ URL, which may list several addresses, is malformed."""
-    try:
-        single_urls(url)
-    except ValueError as problem:
-        refuse(name, str(problem))
-
-
 def _check_database(url: str, name: str, refuse: Refuse) -> None:
     from bus.sql.addresses import parse_url  # takes long to load, and a client's command has no database
 
@@ -219,7 +210,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     placement = settings.placement
     if placement.auth == "tokens" and not placement.tokens:
         refuse("placement_tokens", "name the file of tokens")
-    values = by_name(settings)
+    values = settings_by_name(settings)
     for feature in features():
         is_required = feature.authentication == placement.auth
         if is_required or not feature.authentication:
@@ -282,13 +273,6 @@ def _check_tls(settings: Settings, refuse: Refuse) -> None:
             refuse("http_certificate", f"{certificate} and {key} cannot be used: {why}")
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _check_names(settings: Settings, refuse: Refuse) -> None:
     """Parse the settings of simulator, scheduler and requests, and call `refuse` for each wrong one.
 
@@ -320,6 +304,6 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
-    from berth.choice import chosen
+    from berth.kit.choice_policies import chosen
 
     chosen(settings, refuse)

@@ -6,7 +6,7 @@ from importlib import import_module
 for _module in (
     "berth.__main__",
     "berth.commands.run",
-    "berth.choice",
+    "berth.kit.choice_policies",
     "berth.ironic",
     "berth.simulated_agents",
     "bus.rabbit",

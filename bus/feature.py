@@ -26,7 +26,7 @@ are loaded only if the feature NAME is in the list, too, and their parts of work
                  specs, image properties and hints. `settings` is None in a client, which does not know them.
                  Commands import the module, so it must not load database code
     http         HTTP is its part of the Placement API over HTTP, and DESCRIPTION describes its operations
-                 (`berth.openapi.HttpDescription`)
+                 (`berth.kit.HttpDescription`)
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
@@ -42,13 +42,13 @@ are loaded only if the feature NAME is in the list, too, and their parts of work
                  feature has made, or None for other users
     credentials  `listed(bus, settings)` returns the RabbitMQ users that it has made, for `berth credentials`
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
-                 (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these
+                 (`berth.kit.HostRequestOptions`); FORM_FIELDS are the fields with these
                  names in the web form for build requests
     explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
-                 (`control_room.pages.frame.AddedPages`)
+                 (`control_room.kit.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor

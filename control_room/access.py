@@ -6,68 +6,30 @@ import hmac
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
-import msgspec
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
-from bus.audit_trail import Operator
 from bus.clock import Clock
+from control_room.kit.access import Credential, Visitor
 
 SECONDS = 12 * 3600.0  # until a session expires
+
+
 OF_A_USER = 40  # sessions of one user; a further session ends the oldest
+
+
 IN_ALL = 2000
+
+
 SWEEP = 1.0  # seconds between two checks for sessions that have ended
+
+
 _ID = re.compile(r"[\w-]{32}", re.ASCII)
-
-
-class Visitor(msgspec.Struct, frozen=True):
-    """A user that has signed in to the control room, with the project and roles of the user's token."""
-
-    user: str
-    project: str
-    roles: frozenset[str] = frozenset()
-    operator: Operator = Operator(name="")  # for the audit trail, with the role in berth
-
-
-Credential = Callable[[], Visitor | None]  # returns the user, or None if the token is no longer valid
-SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # takes the fields of the sign-in form
-Form = Literal["token", "name", "keystone"]
-
-
-class Project(msgspec.Struct, frozen=True):
-    """A project for which a user may sign in."""
-
-    id: str
-    name: str
-    domain: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SingleSignOn:
-    """Single sign-on by an identity provider and Keystone; Keystone's page posts a token to this server."""
-
-    origin: str  # of Keystone's page
-    address: Callable[[str], str]  # of Keystone's page; the argument: the address to which it posts the token
-    projects: Callable[[str], Awaitable[Sequence[Project] | None]]  # of a token; None: invalid token
-    sign_in: Callable[[str, Project], Awaitable[Credential]]  # with a token and one of its projects
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccessRules:
-    """Decides which users may sign in, read and act, from the tokens and the policy of the Placement API."""
-
-    sign_in: SignIn
-    form: Form  # which form the sign-in page shows
-    single_sign_on: SingleSignOn | None = None
-    may_read: Callable[[Visitor | None], bool]
-    may_act: Callable[[Visitor | None], bool]
-    names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses
 
 
 @dataclass(eq=False)

@@ -1,76 +1,33 @@
 """Sends the control room's queries with a time limit, and reads the state of the cloud with them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from bus import topics
-from bus.aggregates import ZONE, AggregatesFound, FindAggregates, every_aggregate
 from bus.audit_trail import Outcome
 from bus.cells import CellsFound, FindCells
-from bus.clock import Clock, monotonic
+from bus.clock import Clock
 from bus.decisions import Record, RecordedHost
 from bus.delivery.recording import Caller
-from bus.delivery.runner import Bus, Listener
-from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
+from bus.delivery.runner import Listener
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
-from bus.protocol import Ask, Transport
+from bus.protocol import Transport
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
-from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
+from bus.replication import FindChanges, FindTrees, PlacementChanged
 from bus.vocabulary import MAX_ORDINAL
 from control_room.bus_load import QueueLoad
-from control_room.core.hosts import Fleet, KnownHost, host_of_tree
+from control_room.core.hosts import Fleet
 from control_room.core.metal import MetalNodes
-from control_room.core.now import Reply
-from control_room.shared_data import BackgroundTasks, SharedData
-
-R = TypeVar("R")
-
-SECONDS = 3.0  # time limit of usual queries
-LONG = 20.0  # time limit of queries that take computation
-NO_ANSWER = (*UNANSWERED, Undecodable)  # what a query may raise
-
-
-class Queries:
-    """The control room's queries to workers, each with a time limit.
-
-    A failed query raises one of the errors in NO_ANSWER.
-    """
-
-    def __init__(self, bus: Bus) -> None:
-        self.cells = bus.asker(topics.CELLS, SECONDS)
-        self.providers = bus.asker(topics.PROVIDERS, LONG)
-        self.trees = bus.asker(topics.TREES, LONG)
-        self.changes = bus.asker(topics.CHANGES, LONG)
-        self.aggregates = bus.asker(topics.AGGREGATES, LONG)
-        self.waiting = bus.asker(topics.WAITING, SECONDS)
-        self.decision = bus.asker(topics.DECISION, SECONDS)
-        self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
-        self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
-        self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
-        self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
-        self.bus = bus  # for operations of features
-        self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features
-
-
-async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
-    began = monotonic()
-    answer, problem = None, ""
-    try:
-        answer = await ask(question)
-    except NoAnswer:
-        problem = "no answer in time"
-    except Unroutable:
-        problem = "no consumer; it is not running"
-    except NO_ANSWER as error:
-        problem = str(error)
-    return Reply(source, answer, problem, monotonic() - began)
-
+from control_room.kit.host_reading import _every_page, zones_by_aggregate
+from control_room.kit.queries import NO_ANSWER, Queries, query
+from control_room.kit.replies import Reply
+from control_room.kit.shared_data import BackgroundTasks, SharedData
 
 STATUS_SECONDS = 4.0  # age up to which the read state of the cloud is used
+
+
 COUNT_TIMES = 25.0  # placement's counts are used for this multiple of the time that counting took
 
 
@@ -131,60 +88,12 @@ class StatusReader:
         return replace(status, building=dict(zip(names, replies, strict=True)))
 
 
-_PAGE = 2000
-
-
-async def known_hosts(
-    trees: Ask[FindTrees, TreesFound],
-    aggregates: Ask[FindAggregates, AggregatesFound],
-    cells: Ask[FindCells, CellsFound],
-) -> list[KnownHost]:
-    """Return all hosts with zones and free amounts, from placement's answers, to compute how many instances
-    would fit. Hosts of disabled cells are `closed`.
-    """
-    disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
-    zones = await zones_by_aggregate(aggregates)
-    # by id: a host that moves between pages in the meantime is listed once
-    found: dict[str, KnownHost] = {}
-    async for page in _every_page(trees):
-        for tree in page.trees:
-            rest = await _rest(tree, trees) if tree.left_out else ()
-            if (host := host_of_tree(page, tree, zones, rest)) is not None:
-                found[host.root] = replace(host, closed=True) if host.cell in disabled else host
-    return list(found.values())
-
-
-async def _every_page(trees: Ask[FindTrees, TreesFound]) -> AsyncIterator[TreesFound]:
-    after: int | None = 0
-    while after is not None:
-        page = await trees(FindTrees(after=after, limit=_PAGE))
-        yield page
-        after = page.more
-
-
-async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
-    return {
-        each.id: each.metadata[ZONE]
-        async for page in every_aggregate(aggregates, FindAggregates())
-        for each in page.aggregates
-        if ZONE in each.metadata
-    }
-
-
-async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
-    root, had, more = tree.root or tree.providers[0].id, len(tree.providers), list[TreesFound]()
-    while True:
-        page = await trees(FindTrees(roots=(root,), skip=had))
-        if not page.trees or not page.trees[0].providers:
-            return more
-        more.append(page)
-        had += len(page.trees[0].providers)
-        if not page.trees[0].left_out:
-            return more
-
-
 LONGEST_UNREAD = 300.0  # seconds after which all hosts are read again, not only changes
+
+
 _MOST_CHANGES = 5000  # number of changes from which all hosts are read again
+
+
 _BATCH = 500  # roots in one query
 
 

@@ -17,7 +17,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
-from control_room.shared_data import Changes
+from control_room.kit.shared_data import Changes
 
 M = TypeVar("M", bound=Message)
 

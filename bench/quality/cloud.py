@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from berth.instant_cloud import InstantCloud, InstantPlacement
+from berth.kit.instant_cloud import InstantCloud, InstantPlacement
 from bus.clock import Clock
 from bus.messages import BuildRequested
 from bus.reports import Inventory

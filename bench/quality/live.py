@@ -28,8 +28,8 @@ from bench.quality.cloud import (
 )
 from berth import composition
 from berth.commands.run import ready
+from berth.kit.publishing import each_message, publish
 from berth.loadtest import percentile
-from berth.operations.publishing import each_message, publish
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from rich.text import Text
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
 from berth.features import parts_of
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting, Settings
 from bus.masking import printable
 from bus.requests import Flavor

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 from msgspec import structs
 
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
-from berth.operations.boot_options import pairs
-from berth.operations.cells import uuid_of
-from berth.operations.host_states import aggregate_named, check_host_names, find_aggregates, hosts_inside
-from berth.operations.publishing import checked
+from berth.kit.aggregates import aggregate_named, find_aggregates, hosts_inside
+from berth.kit.builds import uuid_of
+from berth.kit.command_groups import Commands
+from berth.kit.hosts import check_host_names
+from berth.kit.key_values import pairs_given
+from berth.kit.options import described, option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, complain, plain_table, write_json
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import (
@@ -32,7 +34,7 @@ from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import UNSAID_ID
-from control_room.core.words import several
+from control_room.kit.words import several
 
 commands = Commands(name="aggregate", no_args_is_help=True)
 
@@ -208,7 +210,7 @@ async def import_command(
 
 
 def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    metadata = pairs("--property", properties or ())
+    metadata = pairs_given("--property", properties or ())
     if zone is not None:
         if not zone:
             raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 import msgspec
 from rich.console import Console
 
-from berth.commands.options import Cells, Commands, Database, Json, StateDir, option
-from berth.commands.terminal import Cli, effective, say, write_json
+from berth.commands.settings_options import Cells, Database
 from berth.doctor.judgement import exit_code, judged
-from berth.doctor.seen import Finding
+from berth.kit.command_groups import Commands, Json, StateDir
+from berth.kit.findings import Finding
+from berth.kit.options import option
+from berth.kit.running import effective
+from berth.kit.terminal import Cli, say, write_json
 from berth.operations.audit import Audit, audit, has_no_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.guest_repairs import RetiredChoice

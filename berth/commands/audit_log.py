@@ -7,10 +7,11 @@ from typing import get_args
 
 from msgspec import structs
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.boot_options import seconds_since
-from berth.operations.publishing import checked
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
+from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus import topics
 from bus.audit_trail import ActRecord, FindActs, Interface, Outcome, Role

@@ -2,36 +2,24 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from rich.markup import escape
 
-from berth.commands.decision_output import wait_sentence
-from berth.commands.options import (
-    HOW_MANY,
-    WHERE,
-    Commands,
-    OptionsOf,
-    WaitingCommand,
-    described,
-    option,
-    positional,
-)
-from berth.commands.terminal import Cli, coloured, note, write_json
-from berth.operations.boot_options import (
-    BootOptions,
-    boot_request,
-    feature_options,
-    follow_boot,
-    names_of,
-    notes_of,
-    waiting_time,
-)
-from berth.operations.cells import uuid_of
+from berth.kit.boot_command_options import BOOT_OPTIONS, print_notes
+from berth.kit.boot_options import BootOptions, names_of
+from berth.kit.boot_requests import boot_request
+from berth.kit.builds import uuid_of
+from berth.kit.command_groups import Commands, WaitingCommand
+from berth.kit.decision_output import wait_sentence
+from berth.kit.named_objects import ByName, resolved_request
+from berth.kit.options import HOW_MANY, option, positional
+from berth.kit.publishing import PUBLISH_SECONDS, checked, publish
+from berth.kit.terminal import Cli, coloured, note, write_json
+from berth.kit.times import waiting_time
 from berth.operations.deleting import DeleteOptions, delete_build
-from berth.operations.host_states import ByName, resolved
-from berth.operations.publishing import PATIENCE, checked, publish
+from berth.operations.following_boots import follow_boot, notes_of
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED
 from bus.masking import printable
@@ -41,68 +29,6 @@ from bus.queries import WaitingRequest
 from bus.vocabulary import seconds_of
 
 commands = Commands()
-
-BOOT_OPTIONS = {
-    "vcpus": described("VCPU of each instance (default: 1).", min=0),
-    "memory_mb": described("Memory of each instance (default: 512).", min=0),
-    "disk_gb": described("Disk of each instance (default: 1).", min=0),
-    "flavor": described("Name of the flavor that size options and --spec describe; `metal` needs none."),
-    "extra_spec": described(
-        "resources:CLASS=n, trait:NAME=required, hw:numa_nodes=2, ... (docs/requests.md); may be repeated.",
-        "--extra-spec",
-        "--spec",
-        metavar="KEY=VALUE",
-    ),
-    "or_else": described(
-        "What would do instead: JSON, or what differs (vcpus=2,KEY=); the better first.",
-        metavar="FILE|KEY=VALUE,...",
-    ),
-    "image": described("The image; for Ironic a name or URL that it can fetch.", metavar="NAME"),
-    "image_property": described(
-        "Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic.", metavar="KEY=VALUE"
-    ),
-    "count": described("Instances, all or none.", min=1, max=1000, panel=HOW_MANY),
-    "at_least": described(
-        "The least number of instances that is enough, if --count do not fit.",
-        min=0,
-        metavar="N",
-        panel=HOW_MANY,
-    ),
-    "zone": described("Only hosts of this zone.", panel=WHERE),
-    "cell": described("Only hosts of this cell.", panel=WHERE),
-    "aggregate": described(
-        "Only hosts in one of these aggregates; if repeated, every option must be met.",
-        metavar="NAME|UUID,...",
-        panel=WHERE,
-    ),
-    "not_aggregate": described(
-        "No host in these aggregates; may be repeated.", metavar="NAME|UUID,...", panel=WHERE
-    ),
-    "host": described("Only this host.", metavar="NAME|UUID", panel=WHERE),
-    "force_host": described(
-        "This host, without filters; it still needs enough free capacity.", metavar="NAME|UUID", panel=WHERE
-    ),
-    "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=WHERE),
-    "hint": described(
-        "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
-        metavar="KEY=VALUE",
-        panel=WHERE,
-    ),
-    "prefer_trait": described(
-        "Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
-        metavar="TRAIT[=WEIGHT]",
-        panel=WHERE,
-    ),
-    "name": described("What you call them; `berth instances --name` finds them."),
-    "project": described("The project that owns the instances.", panel=WHERE),
-    "more": OptionsOf(feature_options()),
-}
-
-
-def boot_options(*without: str) -> dict[str, Any]:
-    """Return the descriptions of the options of `berth boot`, except those of the fields `without`."""
-    described = {name: option for name, option in BOOT_OPTIONS.items() if name not in without}
-    return described | {"more": OptionsOf(feature_options(), without)}
 
 
 @commands.command("boot", cls=WaitingCommand)
@@ -135,27 +61,19 @@ async def boot_command(
     return await boot(cli, request, wait is not None, timeout, names)
 
 
-def print_notes(request: BuildRequested) -> None:
-    """Print which parts of a build request berth ignores, because they have no meaning for berth."""
-    from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
-
-    for text in sense_of(checked(request)):
-        note(text)
-
-
 async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, names: ByName) -> int:
-    from berth.operations.request_sense import sense_of
+    from berth.kit.request_sense import sense_of
 
     if wait:
         request = msgspec.structs.replace(request, reply_to=f"boot-{request.request[:8]}")
     request = checked(request)
     async with cli.bus("boot") as bus:
         printer = _BootPrinter(bus, len(request.instances), sense_of(request), cli)
-        request = checked(await resolved(bus, request, names))
+        request = checked(await resolved_request(bus, request, names))
         if wait:
             active = await follow_boot(bus, request, timeout, printer)
             return 0 if active >= (request.at_least or len(request.instances)) else 1
-        await publish(bus, request, patience=min(timeout, PATIENCE))
+        await publish(bus, request, patience=min(timeout, PUBLISH_SECONDS))
     for instance in request.instances:
         cli.tell(f"asked for {instance}", build=instance, request=request.request)
     return 0

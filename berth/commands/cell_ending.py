@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from berth.broker_permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
-from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
-from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
+from berth.broker_permissions import filled_by, flood_policy, queues_within
+from berth.cell_file import CellFile, read_cell_file, write_cell_file
+from berth.commands.cell_making import broker_password, delete_file
 from berth.commands.cell_permissions import (
-    BrokerTool,
     NameOfCell,
-    RecordedUsers,
     agent_user_of,
     check_agent,
     check_name,
@@ -28,8 +25,13 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
     user_of,
 )
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
+from berth.kit.broker_permissions import BrokerUser, queue_policy
+from berth.kit.broker_users import BrokerTool, RecordedUsers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.secret_files import as_user
+from berth.kit.terminal import Cli
+from berth.kit.undoing import undone_on_failure
 from berth.operations.cells import AGENT_SECONDS, CONDUCTOR_SECONDS, instances_left, mark_agent
 from berth.settings import Settings
 from bus import topics
@@ -102,11 +104,6 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
             raise OperationRefused("other processes are changing it: repeat the command")
 
 
-async def queues_of(admin: RecordedUsers, pattern: str) -> list[str]:
-    """Return the names of the broker's queues that match a regular expression."""
-    return [queue for queue in await admin.queues() if re.match(pattern, queue)]
-
-
 async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> list[str]:
     """Delete a removed cell's queues, and return sentences that report the result. Queues of placement for
     this cell are kept if they still have a consumer.
@@ -115,8 +112,8 @@ async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> l
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)
     url, exchange = settings.bus.amqp_url, settings.bus.exchange
-    cell_queues = await queues_of(admin, f"{queues_within(name, exchange)}|{ferried.configure}")
-    filled = await queues_of(admin, filled_by(name, exchange))
+    cell_queues = await admin.queues_like(f"{queues_within(name, exchange)}|{ferried.configure}")
+    filled = await admin.queues_like(filled_by(name, exchange))
     await delete_queues(url, cell_queues)
     kept = (await delete_queues(url, filled, unread_within=UNREAD_SECONDS)).kept
     done = [f"{len(cell_queues) + len(filled) - len(kept)} queues of its are deleted"]
@@ -228,7 +225,7 @@ async def remove_agent(
         done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
     elif not no_user:
         raise OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")
-    queues = await queues_of(admin, permissions_of_agent(cli.settings, cell, name).configure)
+    queues = await admin.queues_like(permissions_of_agent(cli.settings, cell, name).configure)
     deleted = await delete_queues(cli.settings.bus.amqp_url, queues)
     done.append(f"{len(queues)} queues of its with {deleted.messages} messages are deleted")
     answer = None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
-from berth.broker_permissions import BrokerUser, flood_policy, queue_policy
-from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
+from berth.broker_permissions import flood_policy
+from berth.cell_file import CellFile, password_of, read_cell_file, write_cell_file
 from berth.commands.cell_permissions import (
-    BrokerTool,
     NameOfCell,
-    RecordedUsers,
     check_agent,
     check_identifiers,
     database_of,
@@ -28,9 +26,14 @@ from berth.commands.cell_permissions import (
     permissions_of,
     user_of,
 )
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.publishing import answered
+from berth.kit.broker_permissions import BrokerUser, queue_policy
+from berth.kit.broker_users import BrokerTool, RecordedUsers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.publishing import repeated_until_answered
+from berth.kit.secret_files import as_user
+from berth.kit.terminal import Cli, complain, write_json
+from berth.kit.undoing import Undo, undone_on_failure
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, RegisterCell
@@ -39,6 +42,7 @@ from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.resources import FindProviders
 
 PLACEMENT_SECONDS = 10.0  # time limit for placement to read the queues of a new cell
+
 
 commands = Commands()
 
@@ -129,26 +133,6 @@ async def add(cli: Cli, new_cell: NewCell, tool: BrokerTool) -> int:
     return 0 if received else 1
 
 
-Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
-
-
-@asynccontextmanager
-async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step. If the `with` block raises, undo the steps, the
-    last one first.
-    """
-    steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
-    try:
-        yield lambda label, step: steps.append((label, step))
-    except BaseException:
-        for label, step in reversed(steps):
-            try:
-                await step()
-            except Exception as problem:
-                complain.print(f"{label} could not be deleted again: {problem}", style="red", markup=False)
-        raise
-
-
 async def delete_file(file: Path) -> None:
     file.unlink(missing_ok=True)
 
@@ -218,7 +202,7 @@ async def _reaches_placement(bus: Bus, cell: str) -> bool:
     """Return whether placement answers, within PLACEMENT_SECONDS, a query of the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     with suppress(Unavailable, Unroutable):
-        await answered(bus, partial(ask, FindProviders(cell=cell, limit=1)), PLACEMENT_SECONDS)
+        await repeated_until_answered(bus, partial(ask, FindProviders(cell=cell, limit=1)), PLACEMENT_SECONDS)
         return True
     return False
 

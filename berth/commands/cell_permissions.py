@@ -8,76 +8,27 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from berth import composition, worker_roles
-from berth.broker_permissions import (
-    BrokerUser,
-    Permissions,
-    UserLimits,
-    definitions,
-    filled_by,
-    flood_policy,
-    of_cell,
-    of_ferry,
-)
-from berth.commands.options import Commands, StateDir, option, positional
-from berth.commands.terminal import Cli, effective
-from berth.operations.publishing import checked
+from berth.broker_permissions import filled_by, flood_policy, of_cell, of_ferry
+from berth.kit.broker_permissions import BrokerUser, Permissions, UserLimits, definitions
+from berth.kit.command_groups import Commands, StateDir
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked
+from berth.kit.running import effective
 from berth.settings import BadSetting, Settings
 from bus.broker_urls import vhost_of
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused
 
-if TYPE_CHECKING:  # HTTP clients load slowly
-    from berth.broker_users import BrokerUsers
 _IDENTIFIER_BYTES = 63  # longest name in PostgreSQL
+
 
 commands = Commands()
 
+
 NameOfCell = Annotated[str, positional("Its name: letters, digits, _ and -.", metavar="CELL")]
-
-
-@dataclass(frozen=True)
-class BrokerTool:
-    """Options that select the tool to administer RabbitMQ's users: the management API or rabbitmqctl."""
-
-    management: str = option(
-        "",
-        "RabbitMQ's management API, http://user:password@host:15672 (default: the setting management_url,"
-        " or the usual address, with the user of amqp_url).",
-        metavar="URL",
-    )
-    rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
-
-    async def users(self, cli: Cli) -> RecordedUsers:
-        from berth.broker_users import broker_users  # it takes long to load
-
-        given = cli.settings.bus
-        management = self.management or given.management_url
-        return RecordedUsers(await broker_users(given.amqp_url, management, self.rabbitmqctl), cli)
-
-
-class RecordedUsers:
-    """Administers RabbitMQ's users, and records each change of a user in the audit trail."""
-
-    def __init__(self, admin: BrokerUsers, cli: Cli) -> None:
-        self._admin, self._cli = admin, cli
-        self.by, self.users, self.queues = admin.by, admin.users, admin.queues
-
-    async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change users. `definitions` lists the permissions of each user under `permissions`, and
-        each new password under `users`.
-        """
-        names = ", ".join(user["name"] for user in definitions["users"])
-        changed = names or ", ".join({each["user"]: "" for each in definitions["permissions"]})
-        what = "store permissions and password" if names else "store permissions"
-        async with self._cli.recorded("credential", changed, what):
-            await self._admin.take(definitions)
-
-    async def drop(self, user: str, *policies: str) -> None:
-        async with self._cli.recorded("credential", user, "delete the user"):
-            await self._admin.drop(user, *policies)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from msgspec import structs
 
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_table, unfinished_instances
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option, positional
+from berth.kit.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -24,7 +25,7 @@ from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
-from control_room.core.words import several
+from control_room.kit.words import several
 
 _POLL_SECONDS = 1.0
 _SHOWN = 50  # remaining instances that are listed

@@ -9,32 +9,19 @@ from pathlib import Path
 import msgspec
 
 from berth.commands.audit_log import acts_found
-from berth.commands.cell_permissions import BrokerTool
-from berth.commands.options import Commands
-from berth.commands.terminal import Cli, note, plain_table
 from berth.commands.tokens import id_of, tokens_in
 from berth.features import authentication, modules
+from berth.kit.broker_users import BrokerTool
+from berth.kit.command_groups import Commands
+from berth.kit.credentials import Credential
+from berth.kit.terminal import Cli, note, plain_table
 from berth.settings import Settings
-from bus.audit_trail import ActRecord, FindActs, Role
+from bus.audit_trail import ActRecord, FindActs
 from bus.broker_urls import user_of as user_in
 from bus.clock import time_text
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 
 commands = Commands()
-
-
-class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """A credential: a token of the token file, or a RabbitMQ user."""
-
-    kind: str
-    name: str  # of the user, client, cell or agent
-    id: str = ""  # id of the token, or name of the RabbitMQ user
-    role: Role = ""
-    roles: Sequence[str] = ()  # roles of a token, which placement_policy uses
-    cells: Sequence[str] = ()  # empty: all
-    projects: Sequence[str] = ()  # empty: all, if it has a role
-    since: float = 0.0  # when it got its secret; 0: unknown
-    revoke: str = ""  # the command that revokes it
 
 
 @commands.command("credentials")

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import composition, dead_letters
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, write_json
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option, positional
+from berth.kit.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.masking import printable

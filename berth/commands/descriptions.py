@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from berth.commands.options import Commands, Json, described, option, positional
-from berth.commands.terminal import complain, effective, plain_table, say
+from berth.kit.command_groups import Commands, Json
+from berth.kit.options import described, option, positional
+from berth.kit.running import effective
+from berth.kit.terminal import complain, plain_table, say
 from berth.settings import SIMULATOR, BadSetting
 
 commands = Commands()

@@ -5,17 +5,13 @@ from typing import get_args
 from msgspec import structs
 
 from berth.commands.instances import instances_table
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli
-from berth.operations.boot_options import seconds_since
-from berth.operations.cells import (
-    ask_cells,
-    chosen_cells,
-    instance_pages,
-    refused_builds,
-    require_all_answers,
-)
-from berth.operations.publishing import checked
+from berth.kit.builds import instance_pages, refused_builds
+from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli
+from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock

@@ -3,26 +3,16 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from rich.text import Text
-from rich.tree import Tree as Picture
-
-from berth.commands.decision_output import held_sentence
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import (
-    HostStandings,
-    Marked,
-    Marking,
-    checked_cause,
-    disabling,
-    enabling,
-    forcing_down,
-    holds_on,
-    host_named,
-    reported_hosts,
-)
-from berth.operations.label_options import labels_given
-from berth.operations.publishing import checked
+from berth.kit.command_groups import Commands
+from berth.kit.decision_output import held_sentence
+from berth.kit.host_marks import Marked, Marking, checked_cause, disabling, enabling, forcing_down
+from berth.kit.host_output import HostNames, provider_tree
+from berth.kit.hosts import host_named, reported_hosts
+from berth.kit.key_values import labels_given
+from berth.kit.options import described, option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
+from berth.operations.host_states import HostStandings, holds_on
 from berth.settings import BadSetting
 from bus import topics
 from bus.domains import LabelEditRequested, LabelsEdited
@@ -33,10 +23,12 @@ from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)
 
-Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
+
 Because = Annotated[
     str, described("The cause; several can be added, and removed one by one.", metavar="WORD")
 ]
+
+
 OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
 
@@ -90,7 +82,7 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
     owner = (
         f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  no agent reports it"
     )
-    cli.rows(tree, picture(tree, owner))
+    cli.rows(tree, provider_tree(tree, owner))
     if (summary := standings.capabilities(root).summary) and not cli.as_json:
         cli.tell(printable(summary))
     for each in held:
@@ -98,7 +90,9 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+async def disable_command(
+    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+) -> None:
     """Disable hosts: schedulers place no new builds there; instances stay.
 
     A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
@@ -108,7 +102,9 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
+async def enable_command(
+    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+) -> int:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
     `--because disk` removes that cause; without the option the unnamed cause is removed. A host that
@@ -122,7 +118,7 @@ async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", bec
 @commands.command("force-down")
 async def force_down_command(
     cli: Cli,
-    hosts: Names = None,
+    hosts: HostNames = None,
     agent: OfAgent = "",
     undo: bool = option(False, "It counts as up again while its agent sends heartbeats."),
 ) -> None:
@@ -173,35 +169,6 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
         "hypervisor": known.hypervisor, "hypervisor_version": known.version, "driver": known.driver,
         "agent_version": known.agent_version, "moves": known.moves, "capabilities": known.capabilities,
     }  # fmt: skip
-
-
-def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider.
-    `about` is printed after the root's name.
-    """
-    found: dict[str | None, Picture] = {}
-    waiting = sorted(tree, key=lambda each_provider: each_provider.name)
-    while waiting:
-        ready = [provider for provider in waiting if provider.parent is None or provider.parent in found]
-        if not ready:
-            break
-        for provider in ready:
-            label = Text(printable(provider.name), style="bold")
-            label.append(about if provider.parent is None else "", style="")
-            drawn = found[provider.parent].add(label) if provider.parent is not None else Picture(label)
-            found[provider.id] = drawn
-            for class_, has in sorted(provider.inventories.items()):
-                used, ratio = provider.used.get(class_, 0), f" ×{has.allocation_ratio:g}"
-                least = f", {has.reserved} reserved" if has.reserved else ""
-                more = ratio if has.allocation_ratio != 1 else ""
-                drawn.add(Text(f"{class_}  {used} of {has.capacity} used  ({has.total}{more}{least})"))
-            if provider.labels:
-                labels = (f"{level}={label}" for level, label in sorted(provider.labels.items()))
-                drawn.add(Text(printable("  ".join(labels))))
-            if provider.traits:
-                drawn.add(Text(" ".join(provider.traits), style="dim"))
-        waiting = [provider for provider in waiting if provider.id not in found]
-    return next(found[provider.id] for provider in tree if provider.parent is None)
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> list[Marked]:

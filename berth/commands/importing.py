@@ -1,7 +1,5 @@
 """`berth import placement` copies another Placement's data."""
 
-import os
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import Progress
 
-from berth.commands.options import Commands, described, option
-from berth.commands.terminal import effective, progress_bar, say, write_json
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option
+from berth.kit.running import effective
+from berth.kit.terminal import progress_bar, say, write_json
 from berth.settings import BadSetting
-from bus.masking import masked
-from control_room.core.words import several
+from control_room.kit.words import several
 
 if TYPE_CHECKING:
     from berth.importing.bring_over import Outcome
-    from berth.importing.client import PlacementClient
-    from berth.importing.placement_contents import ContentsDifference, PlacementContents
+    from berth.importing.placement_contents import ContentsDifference
+    from berth.kit.placement_client import PlacementClient
+    from berth.kit.placement_contents import PlacementContents
+from berth.kit.placement_access import check_certificates, placement_url, token_of
 
 _SHOWN = 100  # differences that are listed; more are only counted
 
+
 commands = Commands()
+
+
 imports = Commands(name="import", no_args_is_help=True)
+
+
 commands.add_typer(imports)
 
 
@@ -52,7 +58,7 @@ async def placement_command(options: ImportOptions) -> int:
 
     With the two URLs exchanged, the same command carries the contents of a berth back to another Placement.
     """
-    from berth.importing.client import PlacementClient
+    from berth.kit.placement_client import PlacementClient
 
     target_address = effective().settings.placement.http
     if not options.to and not target_address:
@@ -65,32 +71,6 @@ async def placement_command(options: ImportOptions) -> int:
     )
     async with source, target:
         return await _import(source, target, options, _Report(options.as_json))
-
-
-def placement_url(flag: str, given: str) -> str:
-    if not given.startswith(("http://", "https://")):
-        raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {masked(given)!r}")
-    return given
-
-
-def check_certificates(file: str) -> None:
-    try:
-        ssl.create_default_context(cafile=file or None)
-    except ssl.SSLError:
-        raise BadSetting(f"--cacert {file}: there is no certificate in it") from None
-    except OSError as problem:
-        raise BadSetting(f"--cacert {file}: cannot be read: {problem.strerror}") from None
-
-
-def token_of(file: Path | None, variable: str) -> str:
-    if file is None:
-        return os.environ.get(variable, "admin")
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as problem:
-        raise BadSetting(f"{file}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadSetting(f"{file}: holds no token, it is not text") from None
 
 
 async def _import(

@@ -6,10 +6,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
-from berth.cell_file import write_secret
-from berth.commands.options import Cells, Commands, Json, described, positional
-from berth.commands.terminal import note, say, write_json
+from berth.commands.settings_options import Cells
 from berth.configuration import read
+from berth.kit.command_groups import Commands, Json
+from berth.kit.options import described, positional
+from berth.kit.secret_files import write_secret
+from berth.kit.terminal import note, say, write_json
 from berth.settings import BadSetting
 from berth.worker_roles import WORKERS
 

@@ -8,16 +8,19 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, coloured, complain, plain_table, progress_bar
-from berth.operations.cells import ask_cells, chosen_cells, instance_pages, require_all_answers
-from berth.operations.publishing import checked
+from berth.kit.builds import instance_pages
+from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, coloured, complain, plain_table, progress_bar
 from berth.settings import BadSetting
 from bus.decisions import RefusedBuild
 from bus.delivery.runner import Bus
 from bus.queries import PRESENT, FindInstances, Instance, InstanceStatus
 
 _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
+
 
 commands = Commands()
 
@@ -104,12 +107,3 @@ def instances_table(found: Sequence[Instance | RefusedBuild]) -> Table:
         row[_COLUMNS.index("status")] = Text.from_markup(coloured(instance.status))
         rows.append(row)
     return plain_table(_COLUMNS, rows, folded={*_COLUMNS} - {"build", "status"})
-
-
-def duration(seconds: float) -> str:
-    """Return a number of seconds as text in one unit, rounded down, such as 90s, 3m or 5h."""
-    left = max(int(seconds), 0)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if left >= 2 * size:
-            return f"{left // size}{unit}"
-    return f"{left}s"

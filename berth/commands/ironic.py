@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.markup import escape
 
 from berth.commands import ironic_nodes
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, effective, say
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.running import effective
+from berth.kit.terminal import Cli, say
 from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting
 from bus import topics

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from berth.commands.options import option
-from berth.commands.terminal import Cli, effective
+from berth.kit.options import option
+from berth.kit.running import effective
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
 

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.commands.ironic_access import HERE, AnyIronic
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import plain_table
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import plain_table
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 

@@ -20,32 +20,23 @@ from rich.table import Table
 from berth import composition
 from berth.commands.audit import show_audit
 from berth.commands.nodes import node_event
-from berth.commands.options import (
-    BuildTime,
-    Cells,
-    Commands,
-    Driver,
-    Fail,
-    Hosts,
-    Room,
-    Seed,
-    StateDir,
-    described,
-    option,
-    settings_given,
-)
 from berth.commands.run import migrate_all, ready, scheduling
-from berth.commands.terminal import coloured, complain, effective, say
+from berth.commands.settings_options import BuildTime, Cells, Driver, Fail, Hosts, Room, Seed, settings_given
 from berth.control_room_place import room_url, with_room_address
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.command_groups import Commands, StateDir
+from berth.kit.options import described, option
+from berth.kit.publishing import publish
+from berth.kit.running import effective
+from berth.kit.terminal import coloured, complain, say
+from berth.kit.urls import is_loopback
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_missing_databases
 from berth.operations.audit import audit as audit_databases
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.publishing import publish
 from berth.readiness import Startup
 from berth.services import Supervisor, embedded, settle_in, stop_on_signals
 from berth.settings import Settings
-from berth.settings_checks import is_loopback
 from bus import topics
 from bus.broker_urls import addresses
 from bus.clock import monotonic

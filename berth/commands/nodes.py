@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from berth import worker_roles
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
-from berth.operations.publishing import checked, publish
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked, publish
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-from berth.commands.options import Commands, argument, described, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.cells import chosen_cells
-from berth.operations.host_states import every_provider, hosts_named
-from berth.operations.publishing import checked
+from berth.kit.cells import chosen_cells
+from berth.kit.command_groups import Commands
+from berth.kit.hosts import every_provider, hosts_named
+from berth.kit.options import argument, described, option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus

@@ -4,8 +4,9 @@ import typer
 from rich.text import Text
 
 from berth.commands.descriptions import Markdown, show
-from berth.commands.options import Commands, Json
-from berth.commands.terminal import effective, plain_table
+from berth.kit.command_groups import Commands, Json
+from berth.kit.running import effective
+from berth.kit.terminal import plain_table
 
 commands = Commands()
 rules = Commands(name="rules", invoke_without_command=True)

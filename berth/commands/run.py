@@ -15,29 +15,26 @@ import typer
 from rich.console import Console
 
 from berth import composition, logs, worker_roles
-from berth.commands.options import (
+from berth.commands.settings_options import (
     BuildTime,
     Cells,
-    Commands,
     Database,
     Driver,
     Fail,
     Hosts,
     Http,
-    Json,
     Rest,
     Room,
     Seed,
-    StateDir,
-    one_of,
-    option,
-    positional,
     settings_given,
 )
-from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_room_address
 from berth.features import authentication_methods
+from berth.kit.command_groups import Commands, Json, StateDir
+from berth.kit.options import one_of, option, positional
+from berth.kit.running import effective, run
+from berth.kit.terminal import say, write_json
 from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
 from berth.readiness import Startup
 from berth.services import (

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 from berth.commands.audit import report_findings
-from berth.commands.options import Cells, Commands, Json, StateDir, described, option
-from berth.commands.terminal import Cli, complain, effective, say
+from berth.commands.settings_options import Cells
 from berth.configuration import Effective
+from berth.kit.command_groups import Commands, Json, StateDir
+from berth.kit.options import described, option
+from berth.kit.running import effective
+from berth.kit.terminal import Cli, complain, say
 from bus.clock import Clock
 from bus.masking import printable
 

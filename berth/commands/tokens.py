@@ -12,9 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import structs
 
-from berth.cell_file import write_secret
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option, positional
+from berth.kit.secret_files import write_secret
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused

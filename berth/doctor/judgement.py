@@ -8,13 +8,12 @@ from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
-    Finding,
     IronicSeen,
     LettersSeen,
-    Level,
     ManagementSeen,
     WorkerSeen,
 )
+from berth.kit.findings import Finding, Level
 from bus.sql.migrations import FOREIGN_REMEDY, describe_foreign
 from bus.worker import may_lack_consumer
 

@@ -8,7 +8,8 @@ from RabbitMQ's management API, because the settings do not list the agents.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from berth.doctor.seen import BerthSeen, DurableQueue, Finding, ManagementSeen
+from berth.doctor.seen import BerthSeen, DurableQueue, ManagementSeen
+from berth.kit.findings import Finding
 
 AGENTS = 5  # agents of a cell that get a finding each; further agents share one finding
 QUEUES = 5  # queues listed by name in a finding

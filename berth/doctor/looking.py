@@ -18,7 +18,6 @@ from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
-    Finding,
     IronicSeen,
     LettersSeen,
     PackageSeen,
@@ -26,6 +25,7 @@ from berth.doctor.seen import (
     WorkerSeen,
 )
 from berth.features import authentication
+from berth.kit.findings import Finding
 from berth.settings import Settings
 from bus import topics
 from bus.broker_urls import place

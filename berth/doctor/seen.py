@@ -1,19 +1,8 @@
 """The state of a running berth and its services as `berth doctor` observes it, and the findings about it."""
 
-from typing import Literal
-
 import msgspec
 
-Level = Literal["fine", "warning", "broken"]
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The judgement on a part of berth or its services, and what to do about it."""
-
-    level: Level
-    about: str
-    says: str
-    do: str = ""
+from berth.kit.findings import Finding
 
 
 class DurableQueue(msgspec.Struct, frozen=True):

@@ -6,15 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berth.importing.client import PlacementClient, Progress, Rejected, each
-from berth.importing.placement_contents import (
-    ImportedConsumer,
-    ImportedProvider,
-    PlacementContents,
-    differences,
-    unimportable,
-)
+from berth.importing.placement_contents import differences, unimportable
 from berth.importing.writers import ProviderWriter, portions
+from berth.kit.placement_client import PlacementClient, Progress, Rejected, each_in_parallel
+from berth.kit.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
 
@@ -81,7 +76,7 @@ class Import:
         async def make(name: str) -> None:
             await self._write("names", name, "PUT", f"/{kind}/{name}")
 
-        await each(sorted(names), make, "names made", self.progress)
+        await each_in_parallel(sorted(names), make, "names made", self.progress)
 
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
         try:
@@ -108,7 +103,7 @@ class Import:
             if owners.get(provider.name, provider.id) != provider.id
             and (prune or provider.id in self.theirs.providers)
         ]
-        await each(in_the_way, rename, "names freed", self.progress)
+        await each_in_parallel(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
         """Write providers to the target; return the refused ones. With `last`, record the reasons: no retry
@@ -186,14 +181,14 @@ class Import:
                 if last:
                     self.outcome.failed[consumer.id] = str(why)
 
-        await each(consumers, claim, "consumers written", self.progress)
+        await each_in_parallel(consumers, claim, "consumers written", self.progress)
         return refused
 
     async def _release(self, ids: Iterable[str]) -> None:
         async def release(id_: str) -> None:
             await self._write("released", id_, "DELETE", f"/allocations/{id_}")
 
-        await each(sorted(ids), release, "consumers released", self.progress)
+        await each_in_parallel(sorted(ids), release, "consumers released", self.progress)
 
     async def _drop(self, ids: set[str]) -> None:
         for provider in reversed(self.ours.parents_first(ids)):

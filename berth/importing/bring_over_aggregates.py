@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from berth.operations.host_states import find_aggregates, hosts_inside
+from berth.kit.aggregates import find_aggregates, hosts_inside
 from bus import topics
 from bus.aggregates import (
     ZONE,

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from berth.importing.client import PlacementClient, Rejected, each
-from berth.importing.placement_contents import ImportedProvider
+from berth.kit.placement_client import PlacementClient, Rejected, each_in_parallel
+from berth.kit.placement_contents import ImportedProvider
 from bus.errors import Unavailable
 
 _PORTION = 500  # providers in one request
@@ -73,7 +73,7 @@ async def write_stepwise(target: PlacementClient, providers: Iterable[ImportedPr
         for provider in tree:
             done.append(await _written(target, provider))
 
-    await each(trees, write_tree)
+    await each_in_parallel(trees, write_tree)
     return done
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from berth.features import modules
+from berth.kit.audit_records import Recording
+from berth.kit.hosts import providers_by_id
+from berth.kit.publishing import publish
 from berth.operations.guest_differences import Agent
-from berth.operations.guest_repairs import NOT_RECORDED, GuestMending, Recording, lost
-from berth.operations.host_states import providers_by_id
-from berth.operations.publishing import publish
+from berth.operations.guest_repairs import NOT_RECORDED, GuestMending, lost
 from berth.operations.wrong_allocations import Misheld, doubt
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim

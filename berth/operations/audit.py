@@ -25,7 +25,8 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from berth.operations.stored_builds import HeldByCell, PlaceByCell, ReleasedBuild
+    from berth.kit.audit_records import ReleasedBuild
+    from berth.operations.stored_builds import HeldByCell, PlaceByCell
     from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
     from bus.sql.database import Database
 

@@ -11,7 +11,8 @@ from berth.features import modules
 from berth.settings import Settings
 
 if TYPE_CHECKING:
-    from berth.operations.stored_builds import PlaceByCell, ReleasedBuild
+    from berth.kit.audit_records import ReleasedBuild
+    from berth.operations.stored_builds import PlaceByCell
     from bus.sql.database import Database
 
 R = TypeVar("R")

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.publishing import PATIENCE, checked, publish, within
+from berth.kit.cells import ask_cells, cells_text, known_cells
+from berth.kit.publishing import PUBLISH_SECONDS, checked, publish, within_seconds
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -19,8 +19,10 @@ from bus.vocabulary import Message
 
 T = TypeVar("T")
 
+
 SECONDS = 5.0  # time limit for a cell's answer
-_CANCEL_SECONDS = 30.0  # time limit for a scheduler to confirm a cancellation
+
+
 _POLL_SECONDS = 0.2
 
 
@@ -87,7 +89,7 @@ class _Deletion:
         await self._publish(
             BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True, fence=fence)
         )
-        answer = await within(
+        answer = await within_seconds(
             self.options.timeout,
             answers.get(),
             f"no scheduler answered within {self.options.timeout:g} s about {self.id};"
@@ -96,7 +98,7 @@ class _Deletion:
         if answer.passed_on:
             return await self._forwarded(answer)
         if silent:
-            note(f"did not answer: {named(silent)}")
+            note(f"did not answer: {cells_text(silent)}")
         if not answer.known and not fence:
             raise OperationRefused(
                 f"{self.id}: {answer.why}. If its request is not handled yet, --fence prevents a host for it"
@@ -121,11 +123,11 @@ class _Deletion:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _publish(self, message: Message) -> None:
-        await publish(self.bus, checked(message), patience=min(self.options.timeout, PATIENCE))
+        await publish(self.bus, checked(message), patience=min(self.options.timeout, PUBLISH_SECONDS))
 
     async def _within(self, work: Awaitable[T], build: str) -> T:
         seconds = self.options.timeout
-        return await within(
+        return await within_seconds(
             seconds, work, f"not waiting any longer: {build} was not deleted within {seconds:g} s"
         )
 
@@ -149,19 +151,3 @@ async def _held(bus: Bus, consumer: str) -> str:
     if found.consumers[0].client:
         reasons.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
     return "; ".join(reasons)
-
-
-async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a request that waits for capacity; return the scheduler's reply. A request that has got its host
-    in the meantime continues.
-    """
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=(name := f"cancel-{Clock().uuid()[:8]}")))
-    otherwise = (
-        f"no scheduler answered within {_CANCEL_SECONDS:g} s that {request} does not wait any more;"
-        " a scheduler that returns will still end it"
-    )
-    try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        return await within(_CANCEL_SECONDS, answers.get(), otherwise)
-    finally:
-        await answers.stop()

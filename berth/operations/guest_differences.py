@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from berth import composition, worker_roles
+from berth.kit.publishing import publish
 from berth.operations.cell_records import builds_by_cell, places_by_cell, shelved_by_cell
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Retired

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from berth.features import modules
+from berth.kit.audit_records import Recording
+from berth.kit.hosts import providers_by_id
+from berth.kit.publishing import publish
 from berth.operations.guest_differences import Agent, GuestComparison, GuestDifference, Wrong
-from berth.operations.host_states import providers_by_id
-from berth.operations.publishing import publish
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.delivery.runner import Bus
 from bus.guests import ReportedGuest
 from bus.messages import BuildDeleteRequested, BuildEndRequested, DestroyOrdered, Selection
 from bus.parts import TYPES, ClaimParts
-from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import portions
 
@@ -30,28 +30,22 @@ REPAIRS: dict[Wrong, str] = {
     "newer": "destroyed",
     "missing": "deleted",
 }
+
+
 _CONSUMERS = 500  # in one query
 
+
 RetiredChoice = Literal["", "adopt", "destroy"]
+
 
 GuestsOf = Callable[
     [Mapping[Agent, set[str]]], Awaitable[Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]]
 ]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """An instance that a cell shall record as a build: its host, and the allocations that placement has."""
-
-    build: str
-    cell: str
-    chosen: Selection
-    generation: int  # generation of the consumer
-    spec: BuildSpec | None = None  # None: a flavor that requests the allocations
-    attempt: int = 1  # attempt number of the guest
-
-
 Record = Callable[[Recording], Awaitable[str]]
+
+
 NOT_RECORDED = "no feature of this berth lets a cell record an existing instance"
 
 

@@ -1,13 +1,13 @@
 """Reads the stored builds of a cell for audits and repairs, with the resources that each should hold."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from berth.kit.audit_records import OperationMark, ReadMarks
 from bus.messages import Selection
 from bus.sql.database import Database
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import sql
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Leftover
 from cell_conductor.store import BUILD, BUILDS, StoredForm, decode_leftovers
@@ -16,6 +16,8 @@ _SELECT = sql("""
     SELECT builds.id, builds.status, builds.attempt, builds.leftovers
     FROM {n: id str} JOIN builds ON builds.id = n.id
 """)
+
+
 _CENSUS = sql(f"SELECT id, version, status, root, generation FROM {BUILDS}")
 
 
@@ -36,15 +38,6 @@ async def census(database: Database) -> dict[str, Standing]:
     return {row["id"]: Standing(*(row[name] for name in names)) for row in rows}
 
 
-class OperationMark(NamedTuple):
-    """The record of a feature about a build that it moves, or has moved."""
-
-    operating: bool = False  # the build is in an operation of the feature, whatever its status is
-    came: bool = False  # the build came from another cell, which may know of further attempts
-    left: bool = False  # the build is in another cell
-
-
-ReadMarks = Callable[[Transaction, Collection[str]], Awaitable[Mapping[str, OperationMark]]]
 _UNMARKED = OperationMark()
 
 
@@ -101,15 +94,6 @@ async def held_by_cell(
         mark = marks.get(row["id"], _UNMARKED)
         found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, mark)
     return found
-
-
-class ReleasedBuild(Compact, frozen=True):
-    """The last attempt of a build that a feature has without a host, such as a shelved one, and when its host
-    was released: `ended`, or 0.0 if that is unknown.
-    """
-
-    attempt: int
-    ended: float
 
 
 _ACTIVE = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE status = 'active' AND placed <> ''")

@@ -14,8 +14,9 @@ from bus.guests import ReportedGuest
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
+    from berth.kit.audit_records import ReleasedBuild
     from berth.operations.cell_records import KnownBuild
-    from berth.operations.stored_builds import HeldByCell, PlaceByCell, ReleasedBuild
+    from berth.operations.stored_builds import HeldByCell, PlaceByCell
     from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]

@@ -13,9 +13,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from berth.features import rest_parts
-from berth.openapi import OperationKey
-from berth.operations.boot_options import seconds_since
-from berth.operations.publishing import checked
+from berth.kit.http_descriptions import OperationKey
+from berth.kit.publishing import checked
+from berth.kit.times import seconds_since
 from berth.rest.bodies import BatchRequested
 from berth.rest.call import Call, Handler, RestAccess, answer
 from berth.rest.callers import NotFound, RestCaller

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from berth.openapi import DescribedOperation
+from berth.kit.http_descriptions import DescribedOperation
 from berth.rest.callers import RestCaller, combined, rest_caller
 from berth.rest.operations import RestOperations
 from berth.settings import BadSetting

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from operator import attrgetter
@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from berth.features import rest_parts
+from berth.kit.rest_ends import EndRule
 from berth.rest import store
 from berth.rest.bodies import BuildResult
 from berth.rest.store import StoredEnd
@@ -29,15 +30,22 @@ from bus.vocabulary import Message
 
 log = logging.getLogger(__name__)
 
-# The reply address of all requests over HTTP. A client's address begins with its name, so never with _.
-REPLY_TO = "_rest"
 
 EVENTS = {topic.pattern.removesuffix(".{cell}"): topic.message for topic in topics.client_topics()}
+
+
 _EVENT_OF = {kind: event for event, kind in EVENTS.items()}
 
+
 POLL_SECONDS = 0.5  # between reads of ends that another process stored
+
+
 RECENT = 10_000  # ends in memory
+
+
 PAGE = 500
+
+
 _PRUNE_PAGE = 5000
 
 
@@ -47,19 +55,9 @@ class Expired(Exception):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndRule:
-    """The rules by which the log stores the messages of a type."""
-
-    request: Callable[[Any], str]  # id of the request
-    subject: Callable[[Any], str]  # a message with the subject of a stored one is a repetition
-    # a request can lead to several messages of this type with different content; each is stored
-    repeats: bool = False
-    has_record: bool = False  # the message has a decision, which is stored without its record
-    is_end: Callable[[Any], bool] = lambda message: True  # False: the message is not stored
-
-
 _of_build = attrgetter("build")
+
+
 _RULES: Mapping[type[Message], EndRule] = {
     BuildEnded: EndRule(request=attrgetter("request"), subject=_of_build, has_record=True),
     BuildUnplaceable: EndRule(

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.features import rest_parts
-from berth.openapi import EVENT_STREAM, DescribedOperation, OperationKey, document
+from berth.kit.http_descriptions import EVENT_STREAM, DescribedOperation, OperationKey
+from berth.openapi import document
 from berth.rest import bodies
 from bus.messages import BuildRequested
 

@@ -4,13 +4,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
-from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, known_cells
-from berth.operations.publishing import checked, publish
-from berth.operations.request_sense import sense_of
+from berth.kit.builds import INSTANCE_SECONDS
+from berth.kit.cells import ask_cells, chosen_cells, known_cells
+from berth.kit.publishing import checked, publish
+from berth.kit.request_sense import sense_of
+from berth.kit.rest_ends import REPLY_TO
 from berth.rest import store
 from berth.rest.accepted import AcceptedRequests
 from berth.rest.bodies import (
@@ -25,7 +28,7 @@ from berth.rest.bodies import (
     RequestState,
 )
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import REPLY_TO, EndLog, results_of
+from berth.rest.ends import EVENTS, EndLog, results_of
 from berth.rest.store import StoredRequest, check_free
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
@@ -48,6 +51,8 @@ from bus.queries import (
 )
 from bus.sql.database import Database
 from bus.vocabulary import Message
+
+M = TypeVar("M", bound=Message)
 
 CONFIRMED = 100_000  # digests of published requests in memory
 PATIENCE = 2.0  # seconds to wait for the scheduler's queue
@@ -239,6 +244,13 @@ class RestOperations:
         """Record the project of a build, so that its results are stored."""
         async with self.database.write() as tx:
             await store.add_build(tx, build, project, self.bus.clock.now())
+
+    async def end_of(self, request: str, kind: type[M]) -> M | None:
+        """Return the stored message of this type that ended a request, or None."""
+        async with self.database.read() as tx:
+            ends = await store.ends_of(tx, request)
+        found = (protocol.decode(kind, body.encode()) for event, body in ends if EVENTS[event] is kind)
+        return next(found, None)
 
     # Events
 

@@ -5,7 +5,8 @@ HTTP server and app are imported when the worker starts, not when only its topic
 """
 
 from berth.features import declared
-from berth.rest.ends import REPLY_TO, EndLog
+from berth.kit.rest_ends import REPLY_TO
+from berth.rest.ends import EndLog
 from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActsRecorded

@@ -21,8 +21,8 @@ from berth import __version__, composition
 from berth.configuration import Effective
 from berth.doctor.judgement import exit_code, judged
 from berth.doctor.looking import inspect
+from berth.kit.refusals import single_errors
 from berth.logs import secrets_of, without_secrets
-from berth.operations.publishing import leaves
 from berth.settings import Settings
 from berth.support import stores
 from berth.support.processes import ProcessSupport, ask, sockets
@@ -67,7 +67,7 @@ class SupportBundle:
 
     def lacks(self, part: str, problem: BaseException) -> None:
         """Record that a part is missing because of a problem."""
-        problems = leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+        problems = single_errors(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
         why = "; ".join(str(each) or type(each).__name__ for each in problems)
         if isinstance(problem, TimeoutError):
             why = "no answer in time"

@@ -17,7 +17,8 @@ from berth import __version__, composition
 from berth.configuration import Effective
 from berth.doctor.judgement import foreign_finding, judged, sorted_findings
 from berth.doctor.looking import inspect
-from berth.doctor.seen import BerthSeen, DatabaseSeen, Finding
+from berth.doctor.seen import BerthSeen, DatabaseSeen
+from berth.kit.findings import Finding
 from berth.settings import Settings
 from berth.support.processes import ask, sockets
 from berth.worker_roles import Role

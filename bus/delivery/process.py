@@ -1,4 +1,4 @@
-"""What all workers of one process share."""
+"""Objects that all workers of one process share."""
 
 import asyncio
 from dataclasses import dataclass

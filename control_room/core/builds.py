@@ -3,62 +3,12 @@
 import re
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
-from bus.decisions import Decision, Record, RecordedHost
 from bus.messages import Attempt
-
-MOST_WEIGHERS = 5
-
-Scores = Callable[[Record, str], Mapping[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedRow:
-    host: str
-    root: str
-    total: float
-    scores: tuple[float, ...]
-    chosen: bool
-    why_not: str
-
-
-@dataclass(frozen=True)
-class DecisionShown:
-    """A scheduler's decision as a page shows it: with its weighers' names, and its hosts, the best first."""
-
-    decision: Decision
-    weighers: tuple[str, ...] = ()
-    ranked: tuple[RankedRow, ...] = ()
-
-
-def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown:
-    record = decision.record
-    if record is None:
-        return DecisionShown(decision)
-    scales = sorted(record.scales, key=lambda scale: -abs(scale.multiplier))
-    weighers = tuple(scale.weigher for scale in scales[:MOST_WEIGHERS])
-
-    def row(host: RecordedHost) -> RankedRow:
-        scored = scores(record, host.root)
-        refused = "placement refused it" if host.root in record.turned_down else ""
-        return RankedRow(
-            host=host.host,
-            root=host.root,
-            total=scored.get("total", 0.0),
-            scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # + 0.0 converts -0 to 0
-            chosen=host.root == chosen,
-            why_not=host.refused or refused,
-        )
-
-    ranked = sorted(
-        map(row, record.hosts),
-        key=lambda shown_host: (bool(shown_host.why_not), -shown_host.total, not shown_host.chosen),
-    )
-    return DecisionShown(decision, weighers, tuple(ranked))
 
 
 @dataclass(frozen=True)
@@ -88,12 +38,25 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
 
 
 TICK = 5.0  # seconds of one period
+
+
 TICKS = 120
+
+
 RECENT = 2000
+
+
 MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
+
+
 OTHER = "other causes"
+
+
 _BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # limits of durations: 1 ms to an hour, by 10 %
+
+
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
+
 
 EndStatus = Literal["active", "error", "no host"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from control_room.core.words import duration
+from control_room.kit.words import duration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,70 +1,26 @@
 """Computes the control room's home page: figures about the cloud, heartbeats and alarms."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from bus.messages import HostReported
 from control_room.core.builds import TICK, BuildHistory, Tick, percentiles, summed
-from control_room.core.words import duration, listed, several
+from control_room.kit.charts import Chart, chart
+from control_room.kit.replies import Replies
+from control_room.kit.words import duration, listed, several
 
 K = TypeVar("K")
-R = TypeVar("R")
 V = TypeVar("V")
-
-WIDTH, HEIGHT = 600, 120
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnLine:
-    name: str
-    path: str  # empty: there is nothing to draw
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    top: float  # value at the upper edge of the chart
-    lines: tuple[DrawnLine, ...]
-    empty: bool
-
-
-def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Return a chart of one line per series (name, values), scaled from 0 to a round number that is not below
-    `least`; None interrupts a line.
-    """
-    known = [value for _, values in series for value in values if value is not None]
-    top = rounded_up(max([*known, least]))
-    lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
-    return Chart(top, lines, not any(known))
-
-
-def rounded_up(value: float) -> float:
-    """Return the smallest of 1, 2, 5, 10, 20, ... (and of 0.5, 0.2, ...) that is not below the value."""
-    if value <= 0:
-        return 1.0
-    unit = 10.0 ** math.floor(math.log10(value))
-    return next(step * unit for step in (1, 2, 5, 10) if step * unit >= value * 0.999999)
-
-
-def _path(values: Sequence[float | None], top: float) -> str:
-    parts, drawing = [], False
-    across = WIDTH / max(1, len(values) - 1)
-    for place, value in enumerate(values):
-        if value is None:
-            drawing = False
-            continue
-        x, y = place * across, HEIGHT - min(value / top, 1.0) * HEIGHT
-        parts.append(f"{'L' if drawing else 'M'}{x:.0f} {y:.1f}")
-        if not drawing and (place + 1 == len(values) or values[place + 1] is None):
-            parts.append("h2")  # a single value is a dot
-        drawing = True
-    return "".join(parts)
 
 
 EXPIRY = 3600.0  # seconds without a heartbeat until a sender is removed
+
+
 MOST = 20_000  # agents, and schedulers, at most
+
+
 LATE = 3.0  # periods without a heartbeat after which an agent is late
 
 
@@ -130,7 +86,11 @@ def _keep_latest(heartbeats: OrderedDict[K, V], key: K, heartbeat: V) -> None:
 
 
 _MANY = 0.1  # share of failed builds from which there is an alarm
+
+
 _FEW = 5  # with fewer ended builds there is no alarm
+
+
 _SLOW = 2.0  # seconds; a slower answer is an alarm
 
 
@@ -138,19 +98,6 @@ _SLOW = 2.0  # seconds; a slower answer is an alarm
 class Alarm:
     level: Literal["bad", "warn"]
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[R]):
-    """The answer of another process to a query, or the reason why there is no answer."""
-
-    source: str  # the queried process, as shown to users
-    answer: R | None = None
-    problem: str = ""
-    seconds: float = 0.0
-
-
-Replies = Sequence[Reply[Any]]
 
 
 def alarms(
@@ -194,8 +141,14 @@ def alarms(
 
 
 SHARES = (0.5, 0.95, 0.99)
+
+
 _MINUTE = 12  # periods
+
+
 _POINT = 6  # periods for one point of the latency chart
+
+
 _SCHEDULER_LATE = 15.0  # seconds without a heartbeat after which a scheduler is late
 
 

@@ -10,10 +10,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from control_room.kit.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.audit import AuditPages
 from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages, DeadLetterPages
-from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.now import NowPages

@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bus.audit_trail import MOST_RECORDS, FindActs
-from control_room.core import words
-from control_room.pages import frame
-from control_room.queries import query
+from control_room.kit import frame, page_requests, words
+from control_room.kit.queries import query
 
 FILTERS = ("operator", "act", "target", "project", "outcome", "request")
 MOST_EXPORTED = 100_000
@@ -54,7 +53,7 @@ class AuditPages(frame.PageGroup):
 
 
 def _filters(request: Request) -> dict[str, Any]:
-    return {name: frame.parameter(request, name) for name in FILTERS}
+    return {name: page_requests.parameter(request, name) for name in FILTERS}
 
 
 def _page(request: Request) -> str:
@@ -62,6 +61,6 @@ def _page(request: Request) -> str:
     malformed.
     """
     try:
-        return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before
+        return msgspec.convert({"before": page_requests.parameter(request, "before")}, FindActs).before
     except msgspec.ValidationError:
         return ""

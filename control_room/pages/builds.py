@@ -1,7 +1,6 @@
 """Pages about ended builds, and about all records of one build."""
 
 import asyncio
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,24 +8,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
-from control_room.core.builds import latest, shown, timeline
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
-from control_room.queries import query
-from control_room.shared_data import SharedData
+from control_room.core.builds import latest, timeline
+from control_room.kit.build_records import BuildRecords
+from control_room.kit.decisions import decision_shown
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import uuid_in
+from control_room.kit.queries import query
+from control_room.kit.refresh import PageUpdates
+from control_room.kit.shared_data import SharedData
 
 LISTED = 100
+
+
 ROWS_KEPT = 400  # rendered rows
+
+
 SECONDS = 5.0  # seconds after which the list is rendered again, because it shows ages
-
-
-@dataclass(frozen=True)
-class BuildRecords:
-    """The records of workers about a build or request; the subject of sections on its page."""
-
-    id: str
-    builds: list[BuildStands]
-    decided: DecisionFound
-    silent: list[str]
 
 
 class BuildPages(PageGroup):
@@ -84,7 +81,7 @@ class BuildPages(PageGroup):
             id=id_,
             builds=[self._shown(build, then == "again") for build in records.builds],
             decided=records.decided,
-            decision=shown(records.decided.decision, operations.scores),
+            decision=decision_shown(records.decided.decision, operations.scores),
             silent=silent,
             of_decision=of_decision,
             sections=sections,
@@ -103,7 +100,7 @@ class BuildPages(PageGroup):
         return {
             "stands": build,
             "attempts": timeline(build.attempts),
-            "decision": shown(placed.decision, operations.scores, placed.chosen.root),
+            "decision": decision_shown(placed.decision, operations.scores, placed.chosen.root),
             "again": where if again else "",  # the host of the repeated decision
             "same": host is not None and host.root == placed.chosen.root,
         }

@@ -14,10 +14,12 @@ from bus.errors import NOT_JSON, BrokerRefused, NoSuchLetter, Unavailable
 from bus.masking import printable
 from bus.protocol import DeadLetter
 from control_room.bus_load import BusLoad, bus_load
-from control_room.core.now import Reply
-from control_room.core.words import several
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, soon, user_of
-from control_room.shared_data import SharedData
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import user_of
+from control_room.kit.refresh import PageUpdates, soon
+from control_room.kit.replies import Reply
+from control_room.kit.shared_data import SharedData
+from control_room.kit.words import several
 
 MOST_BODY = 200_000  # characters that are shown
 _SHORT = 300

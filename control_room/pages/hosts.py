@@ -13,25 +13,18 @@ from bus.host_health import FindHostHealth, standing, unanswered
 from bus.queries import FindInstances, InstancesFound
 from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
-from control_room.core import words
 from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
 from control_room.core.metal import BoardNode, MetalNodes, board, completed
-from control_room.core.now import Reply
-from control_room.pages.frame import (
-    PageContext,
-    PageGroup,
-    PageRefused,
-    PageUpdates,
-    Renderer,
-    parameter,
-    soon,
-    user_of,
-    uuid_in,
-)
-from control_room.placement_watch import PlacementWatch
-from control_room.queries import NO_ANSWER, FleetReader, Operations, query
-from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
+from control_room.kit import words
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import parameter, user_of, uuid_in
+from control_room.kit.placement_watch import PlacementWatch
+from control_room.kit.queries import NO_ANSWER, query
+from control_room.kit.refresh import PageUpdates, soon
+from control_room.kit.replies import Reply
+from control_room.kit.shared_data import READ_TIMES, SOONEST, SPACING, BackgroundTasks, SharedData
+from control_room.queries import FleetReader, Operations
 from control_room.worker import NodeChanges
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
@@ -47,7 +40,9 @@ class MetalReader:
         self._nodes = MetalNodes(at=0.0)
         self._ids: set[str] = set()
         self._changed: dict[str, BoardNode | None] = {}  # read since the last read of all nodes began
-        self._all = SharedData(tasks, self._read_all, changes=changes.of_all, seconds=SECONDS, times=TIMES)
+        self._all = SharedData(
+            tasks, self._read_all, changes=changes.of_all, seconds=SECONDS, times=READ_TIMES
+        )
         self._some = SharedData(
             tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
         )

@@ -15,25 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bus.delivery.recording import caller
 from bus.errors import OperationRefused, Unavailable
 from bus.http import origin_of
-from control_room.access import (
-    Credential,
-    Visitor,
-    WebSession,
-    from_our_page,
-    session_cookie,
-    set_session,
-    set_theme,
-)
-from control_room.pages.frame import (
-    THEMES,
-    PageContext,
-    PageGroup,
-    PageRefused,
-    Renderer,
-    caller_of,
-    redirect_to,
-    session_of,
-)
+from control_room.access import WebSession, from_our_page, session_cookie, set_session, set_theme
+from control_room.kit.access import Credential, Visitor
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import THEMES, caller_of, redirect_to, session_of
 
 # Limits of requests in progress. Some of the connections (berth/control_room_setup.py) stay free for
 # /healthz, and no address or user can occupy most of them.

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from bus.host_health import not_up
 from control_room.core.builds import percentiles, summed
 from control_room.core.now import SHARES, AgentHeartbeat, TenMinutes, alarms, ten_minutes, workers
-from control_room.core.words import duration
-from control_room.pages.frame import PageContext, PageGroup, PageUpdates, Renderer, soon
+from control_room.kit.frame import PageContext, PageGroup, Renderer
+from control_room.kit.refresh import PageUpdates, soon
+from control_room.kit.shared_data import SharedData, UpdateInterval
+from control_room.kit.words import duration
 from control_room.queries import CloudStatus
-from control_room.shared_data import SharedData, UpdateInterval
 
 SECONDS = 2.0
 SOONEST = 0.17  # least seconds between updates while builds end: people cannot read faster

@@ -19,8 +19,10 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from control_room.access import Project, SingleSignOn, from_our_page, session_cookie
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, redirect_to, session_of
+from control_room.access import from_our_page, session_cookie
+from control_room.kit.access import Project, SingleSignOn
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import redirect_to, session_of
 from control_room.pages.middleware import SSO, SignInPages
 
 SECONDS = 600.0  # time limit of the sign-in at Keystone, and then again of the choice of a project

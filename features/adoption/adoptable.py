@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.claims import Choice
 from bus.messages import Selection
 from bus.reports import SHARES

@@ -4,10 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth.commands.options import Commands, argument, option
-from berth.commands.terminal import Cli, note, write_json
-from berth.operations.cells import uuid_of
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, argument, note, option, uuid_of, write_json
 from bus.masking import printable
 from features.adoption.adoptable import old_servers
 from features.adoption.messages import BuildAdoptRequested

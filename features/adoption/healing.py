@@ -2,8 +2,7 @@
 
 import asyncio
 
-from berth.operations.guest_repairs import Recording
-from berth.operations.publishing import publish
+from berth.kit import Recording, publish
 from bus.delivery.runner import Bus
 from bus.requests import BuildSpec
 from features.adoption.adoptable import OldServer, flavor_of

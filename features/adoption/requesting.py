@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.host_states import every_provider, host_named, providers_by_id
-from berth.operations.publishing import checked, publish
-from berth.settings import Settings
+from berth.kit import (
+    Settings,
+    ask_cells,
+    cells_text,
+    checked,
+    every_provider,
+    host_named,
+    known_cells,
+    providers_by_id,
+    publish,
+)
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -120,7 +127,7 @@ async def _known(
             for build in answer.builds:
                 known[build.build] = f"{build.status} on {build.host} in cell {cell}"
     if silent:
-        note(f"did not answer: {named(sorted(silent))}")
+        note(f"did not answer: {cells_text(sorted(silent))}")
     return known
 
 

@@ -2,10 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.boot_options import seconds_since
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option, plain_table, seconds_since
 from bus.clock import Clock, time_text
 from bus.errors import OperationRefused
 from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words, thinned

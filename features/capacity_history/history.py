@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from bus.protocol import Ask
-from control_room.core.now import Chart, chart
-from control_room.core.words import duration
+from control_room.kit import Chart, chart, duration
 from features.capacity_history.messages import CapacityFound, CapacityKind, CapacitySample, FindCapacity
 from features.capacity_history.trend import CapacityForecast, forecast
 

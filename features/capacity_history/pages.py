@@ -6,9 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room.core.now import Reply
-from control_room.pages import frame
-from control_room.queries import query
+from control_room.kit import (
+    AddedPages,
+    PageContext,
+    PageGroup,
+    PageUpdates,
+    Renderer,
+    Reply,
+    parameter,
+    query,
+    soon,
+)
 from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words
 from features.capacity_history.messages import CAPACITY, CapacityKind, FindCapacity
 
@@ -17,9 +25,9 @@ PERIODS = {"2d": 2, "30d": 30, "1y": 366}
 USUAL = "30d"
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = CapacityHistoryPages(context, renderer)
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/capacity", pages.page, methods=["GET"]),
             Route("/capacity/events", pages.events, methods=["GET"]),
@@ -27,13 +35,13 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class CapacityHistoryPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class CapacityHistoryPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._updates = frame.PageUpdates(SECONDS)
+        self._updates = PageUpdates(SECONDS)
 
     async def page(self, request: Request) -> Response:
-        part = await frame.soon(request, self._part(request)) or self._rendered(request, None)
+        part = await soon(request, self._part(request)) or self._rendered(request, None)
         return self._renderer.page(request, "capacity_history.html", part=part, query=request.url.query)
 
     async def events(self, request: Request) -> Response:
@@ -41,7 +49,7 @@ class CapacityHistoryPages(frame.PageGroup):
 
     async def _part(self, request: Request) -> str:
         since = self._context.clock.now() - PERIODS[self._period(request)] * 86400.0
-        zone = frame.parameter(request, "zone") or None
+        zone = parameter(request, "zone") or None
         kinds: tuple[CapacityKind, ...] = ("class", "flavor")
         read = [
             query("a scheduler", self._read, FindCapacity(since=since, kind=kind, zone=zone))
@@ -54,11 +62,11 @@ class CapacityHistoryPages(frame.PageGroup):
         return await asyncio.to_thread(histories, samples)  # forecasts take computation
 
     def _period(self, request: Request) -> str:
-        period = frame.parameter(request, "since")
+        period = parameter(request, "since")
         return period if period in PERIODS else USUAL
 
     def _rendered(self, request: Request, replies: list[Reply[list[CapacityHistory]]] | None) -> str:
         return self._renderer.part(
             "capacity_history_part.html", replies=replies, period=self._period(request), periods=PERIODS,
-            zone=frame.parameter(request, "zone"), in_words=in_words,
+            zone=parameter(request, "zone"), in_words=in_words,
         )  # fmt: skip

@@ -12,19 +12,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bus.http import origin_of
-from control_room.core.forms import words
-from control_room.core.hosts import KnownHost
-from control_room.pages.frame import (
+from control_room.kit import (
+    NO_ANSWER,
     AddedPages,
+    KnownHost,
     PageContext,
     PageGroup,
     PageUpdates,
     Renderer,
+    SharedData,
+    known_hosts,
     session_of,
     soon,
+    split_words,
 )
-from control_room.queries import NO_ANSWER, known_hosts
-from control_room.shared_data import SharedData
 from features.capacity_plans.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import PlanAnswer, planned
 from features.capacity_plans.plan_additions import completed
@@ -124,7 +125,7 @@ class CapacityPages(PageGroup):
         mix, add = (
             [line for line in fields.get(name, "").splitlines() if line.strip()] for name in ("mix", "add")
         )
-        without = words(fields.get("without", ""))
+        without = split_words(fields.get("without", ""))
         plan = parse_plan(mix, add, without, fields.get("zone", ""), fields.get("cell", ""))
         project = fields.get("project", "")
         if len(project) > MOST_NAME:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from berth.features import added
+from berth.kit import added
 from bus.protocol import Ask
 from bus.topics import Query
 from features.capacity_plans.core.plan_form import Plan

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from berth.commands.terminal import Cli, plain_table
+from berth.kit import Cli, plain_table
 from bus.masking import printable
-from control_room.core.words import amounts_text, listed, several
+from control_room.kit import amounts_text, listed, several
 from features.capacity_plans.core.packing import FlavorCapacity
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide
 

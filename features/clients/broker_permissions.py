@@ -2,17 +2,17 @@
 
 import re
 
-from berth.broker_permissions import (
-    FIELD,
-    NONE,
-    RANDOM,
-    WORD,
+from berth.kit import (
+    KEY_FIELD,
+    MATCHES_NOTHING,
+    NAME_PATTERN,
+    RANDOM_PATTERN,
     KeyPatterns,
     Permissions,
     UserLimits,
     any_of,
-    exchanges,
-    named,
+    exchange_patterns,
+    queue_patterns,
 )
 from bus import topics
 from bus.rabbit.topology import BrokerNames
@@ -28,7 +28,7 @@ def floods(exchange: str) -> dict[str, str]:
     """
     asked = [re.escape(f"ask:{query.at(client='*')}") for query in (CLIENT_ASKED, CLIENT_RELAY)]
     queues = [re.escape(f"scheduler:{CLIENT_REQUESTED.at().key}"), *asked]
-    pattern = any_of(named(BrokerNames(exchange), [queue.replace(r"\*", r"\+") for queue in queues]))
+    pattern = any_of(queue_patterns(BrokerNames(exchange), [queue.replace(r"\*", r"\+") for queue in queues]))
     return {f"{exchange} flood of clients": pattern}
 
 
@@ -44,25 +44,30 @@ def permissions_of(name: str, exchange: str = "berth", *, has_role: bool = False
     below = rf"client\.{client}\.[A-Za-z0-9._-]+"
     numbers = [rf"client\.{client}\.[0-9]{{1,2}}"]
     keys = [rf"client\.{client}", rf"ask\.scheduler\.client\.{client}"]
-    shared, to_queues = [""], NONE
+    shared, to_queues = [""], MATCHES_NOTHING
     if has_role:
-        numbers.append(rf"client\.{client}\.{RANDOM}\.{RANDOM}")
+        numbers.append(rf"client\.{client}\.{RANDOM_PATTERN}\.{RANDOM_PATTERN}")
         keys.append(rf"ask\.scheduler\.relay\.{client}")
         shared.append("queues")
-        to_queues = any_of([rf"\*\.{queue}" for queue in named(names, numbers)])
-    queues = named(names, numbers)
-    client_key = rf"{client}(_{WORD})?"
-    any_cell = rf"({WORD}|\\*)"
-    patterns = [FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in topics.client_topics()]
+        to_queues = any_of([rf"\*\.{queue}" for queue in queue_patterns(names, numbers)])
+    queues = queue_patterns(names, numbers)
+    client_key = rf"{client}(_{NAME_PATTERN})?"
+    any_cell = rf"({NAME_PATTERN}|\\*)"
+    patterns = [
+        KEY_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in topics.client_topics()
+    ]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
     return Permissions(
         configure=any_of(queues),
-        write=any_of([*queues, *exchanges(names, "clients")]),
-        read=any_of([*queues, *exchanges(names, *shared)]),
+        write=any_of([*queues, *exchange_patterns(names, "clients")]),
+        read=any_of([*queues, *exchange_patterns(names, *shared)]),
         keys=(
-            KeyPatterns(names.clients, any_of(keys), NONE),
-            KeyPatterns(names.exchange, NONE, any_of([*results, below])),
-            KeyPatterns(names.queues, NONE, to_queues),
-            *(KeyPatterns(exchange_name, NONE, NONE) for exchange_name in (names.delay, names.dead)),
+            KeyPatterns(names.clients, any_of(keys), MATCHES_NOTHING),
+            KeyPatterns(names.exchange, MATCHES_NOTHING, any_of([*results, below])),
+            KeyPatterns(names.queues, MATCHES_NOTHING, to_queues),
+            *(
+                KeyPatterns(exchange_name, MATCHES_NOTHING, MATCHES_NOTHING)
+                for exchange_name in (names.delay, names.dead)
+            ),
         ),
     )

@@ -11,7 +11,7 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMess
 from aio_pika.exceptions import PublishError
 from msgspec import structs
 
-from berth.features import add_messages
+from berth.kit import add_messages
 from bus import protocol
 from bus.broker_urls import client_user, user_of
 from bus.clock import Clock

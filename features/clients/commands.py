@@ -11,15 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-from berth.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
-from berth.cell_file import as_user, write_secret
-from berth.commands.cell_ending import queues_of
-from berth.commands.cell_making import undone_on_failure
-from berth.commands.cell_permissions import BrokerTool, RecordedUsers
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    BrokerTool,
+    BrokerUser,
+    Cli,
+    Commands,
+    Permissions,
+    RecordedUsers,
+    Settings,
+    as_user,
+    checked,
+    definitions,
+    option,
+    plain_table,
+    positional,
+    queue_policy,
+    undone_on_failure,
+    write_secret,
+)
 from bus.audit_trail import Role
 from bus.broker_urls import client_user, vhost_of
 from bus.errors import OperationRefused
@@ -192,8 +202,6 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     The builds of its projects are not changed.
     """
     _need_service_mode(cli.settings)
-    from berth.broker_inspection import delete_queues
-
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
@@ -203,10 +211,9 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
     may = permissions_of(name, cli.settings.bus.exchange, has_role=True)
-    queues = await queues_of(admin, may.configure)
-    await delete_queues(cli.settings.bus.amqp_url, queues)
-    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
-    cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
+    queues = await admin.delete_queues(may.configure)
+    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {queues} queues"
+    cli.tell(sentence, client=name, user=user, removed=True, queues=queues)
 
 
 def _permissions(settings: Settings, name: str, role: Role) -> Permissions:

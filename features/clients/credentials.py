@@ -1,7 +1,6 @@
 """The credentials of clients, for `berth credentials`."""
 
-from berth.commands.credentials import Credential
-from berth.settings import Settings
+from berth.kit import Credential, Settings
 from bus.broker_urls import client_user
 from bus.delivery.runner import Bus
 from features.clients.messages import CLIENTS, FindClients

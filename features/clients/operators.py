@@ -1,6 +1,6 @@
 """Recognizes the RabbitMQ user of a client with a role, with which an operator runs commands."""
 
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.broker_urls import client_user, user_of
 from bus.protocol import Transport
 from features.clients.relayed_bus import RelayedBus

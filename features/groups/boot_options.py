@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.commands.options import WHERE, option
-from berth.settings import BadSetting
+from berth.kit import WHERE, BadSetting, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.forms import FormField, RequestField
+from control_room.kit import FormField, RequestField
 from features.groups.lookup import group_named
 from features.groups.messages import GroupPart, group_of
 

@@ -6,11 +6,18 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.host_states import host_names
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    checked,
+    described,
+    host_names,
+    option,
+    plain_table,
+    positional,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

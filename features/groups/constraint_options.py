@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 
 _LEVEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")

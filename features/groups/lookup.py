@@ -2,7 +2,7 @@
 
 import uuid
 
-from berth.operations.publishing import checked
+from berth.kit import checked
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from features.groups.messages import GROUPS, FindGroups, ServerGroup

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
+from berth.kit import Cli, Commands, option, positional
 from bus.errors import OperationRefused
 from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.domains import Level
 from bus.errors import OperationRefused
 from bus.requests import Flavor
-from control_room.core.words import several
+from control_room.kit import several
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
 from features.reservations.edits import LevelsDropped, edit_reservation
 from features.reservations.messages import FAILOVER, EndReservation, MakeReservation, Reservation

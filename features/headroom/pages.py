@@ -8,13 +8,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import TROUBLE, operations_refused
+from berth.kit import OPERATION_ERRORS, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
-from control_room.core import words
-from control_room.pages import frame
-from control_room.pages.frame import PageForm, PageRefused
-from control_room.queries import query
+from control_room.kit import (
+    AddedPages,
+    PageContext,
+    PageForm,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    address,
+    live_data,
+    query,
+    soon,
+    user_of,
+)
 from features.headroom.after_claims import headroom_after
 from features.headroom.editing import HeadroomWouldShrink, set_headroom, unset_headroom
 from features.headroom.messages import HEADROOM, FindHeadroom
@@ -24,10 +33,10 @@ log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two updates; builds that end cause one immediately
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = HeadroomPages(context, renderer)
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/headroom", pages.page, methods=["GET"]),
             Route("/headroom", pages.edit, methods=["POST"]),
@@ -38,7 +47,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
 
 
 async def after_claims(
-    context: frame.PageContext, renderer: frame.Renderer, request: Request, claims: Sequence[ConsumerClaim]
+    context: PageContext, renderer: Renderer, request: Request, claims: Sequence[ConsumerClaim]
 ) -> str:
     """Show what claims that a page shows would do to the headroom."""
     if not claims:
@@ -48,10 +57,10 @@ async def after_claims(
     return renderer.part("headroom_after.html", problem=reply.problem, after=after)
 
 
-class HeadroomPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class HeadroomPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
+        self._data, self._updates = live_data(context, self._read, context.events.changes, SECONDS)
 
     async def page(self, request: Request) -> Response:
         done = request.query_params.get("done", "")
@@ -79,21 +88,21 @@ class HeadroomPages(frame.PageGroup):
             return await self._page(request, PageForm({"levels": levels}, str(refused)), status=409)
         finally:
             self._data.forget()
-        log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
-        return RedirectResponse(words.address("/headroom", {"done": act}), status_code=303)
+        log.info("%s: %s headroom %s", user_of(request), act, levels)
+        return RedirectResponse(address("/headroom", {"done": act}), status_code=303)
 
     async def _set(self, levels: list[str], replace: bool) -> None:
         try:
             made = await set_headroom(self._context.queries.bus, levels, replace)
         except HeadroomWouldShrink:
             raise
-        except TROUBLE as problem:
+        except OPERATION_ERRORS as problem:
             raise OperationRefused(str(problem)) from None
         if not made.changed:
             raise OperationRefused(f"Headroom is kept for any one {' or '.join(levels)} already.")
 
     async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
-        part = await frame.soon(request, self._data.get(None))
+        part = await soon(request, self._data.get(None))
         part = part or self._renderer.part("headroom_part.html", reply=None, now=0.0)
         return self._renderer.page(request, "headroom.html", status=status, part=part, form=form, done=done)
 

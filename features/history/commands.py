@@ -7,17 +7,24 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from berth.commands.hosts import picture
-from berth.commands.options import Commands, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.commands.why import Explained, Known, known_records, show_records
-from berth.operations.cells import uuid_of
+from berth.kit import (
+    Cli,
+    Commands,
+    ExplainedId,
+    KnownRecords,
+    known_records,
+    plain_table,
+    positional,
+    provider_tree,
+    show_records,
+    uuid_of,
+)
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of, totals
-from control_room.core.words import amounts_text, several
+from control_room.kit import amounts_text, several
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, moment_of, providers_of
 from placement_worker.extension import Tree
@@ -123,7 +130,7 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
         cli.value({"providers": providers, "consumers": consumers}, "")
         return
     owner = f"  {tree.agent} in cell {tree.cell}" if tree.agent else "  no agent reports it"
-    cli.say.print(picture(providers, owner))
+    cli.say.print(provider_tree(providers, owner))
     rows, uuids = [], tree.uuids
     for each in sorted(consumers, key=lambda each: each.consumer):
         here = {id_: held for id_, held in each.allocations.items() if id_ in uuids}
@@ -134,7 +141,7 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
 
 
 @at.command("why")
-async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
+async def why(context: typer.Context, cli: Cli, build: ExplainedId) -> None:
     """Explain a decision as of a past time: attempts, moves and refusals after that time are left out.
 
     The allocations of the instance at that time, and the usage of its host, come from the history of
@@ -161,7 +168,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
         _show_tree(cli, cloud, tree)
 
 
-def _as_of(known: Known, then: float, host: str) -> Known:
+def _as_of(known: KnownRecords, then: float, host: str) -> KnownRecords:
     """Return the records about a build, request or move as of the time `then`; `host` is the name of the
     instance's host at that time, or ""."""
     stands = []

@@ -9,15 +9,14 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import structs
 
-from berth.operations.boot_options import is_time, seconds_since
-from berth.settings import BadSetting
+from berth.kit import BadSetting, is_time, seconds_since
 from bus.aggregates import ZONE
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.resources import Provider
 from bus.vocabulary import MAX_ORDINAL
-from control_room.core.hosts import KnownHost, host_of_tree
+from control_room.kit import KnownHost, host_of_tree
 from features.history.messages import HISTORY, FindHistory, HistoryFound, LoggedCommit, SnapshotPart
 from features.history.past import PastCloud
 from placement_worker.extension import Tree, packed

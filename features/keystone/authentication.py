@@ -7,16 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from berth.doctor.seen import Finding
-from berth.settings import Settings
-from berth.settings_checks import is_loopback
+from berth.kit import Finding, Settings, is_loopback
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.keystone.settings import KeystoneSettings
 
 if TYPE_CHECKING:
-    from control_room.access import AccessRules, Visitor
-    from control_room.shared_data import BackgroundTasks
+    from control_room.kit import AccessRules, BackgroundTasks, Visitor
     from features.keystone.tokens import KeystoneTokens
     from placement_worker.http.extension import Identity
 

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option
 from features.keystone.settings import KeystoneSettings
 from ironic_sync.extension import Access, cloud_access
 

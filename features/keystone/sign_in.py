@@ -11,8 +11,7 @@ import httpx
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor
-from control_room.shared_data import BackgroundTasks
+from control_room.kit import AccessRules, BackgroundTasks, Credential, Project, SingleSignOn, Visitor
 from features.keystone.settings import KeystoneSettings
 from features.keystone.tokens import KeystoneTokens
 from placement_worker.http.extension import Identity

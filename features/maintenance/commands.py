@@ -7,14 +7,11 @@ from typing import Annotated
 
 from rich.console import Group
 
-from berth.commands.hosts import Names
-from berth.commands.options import WHEN, Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import WHEN, BadSetting, Cli, Commands, HostNames, described, option, plain_table, positional
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.masking import printable
-from control_room.core.words import duration, several
+from control_room.kit import duration, several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     CancelWindow,
@@ -58,7 +55,7 @@ _CHANGED = {
 
 @dataclass(frozen=True)
 class AddedOptions:
-    hosts: Names = None
+    hosts: HostNames = None
     label: Sequence[str] = option((), "All hosts with this label.", metavar="LEVEL=NAME")
     begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
     end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
@@ -149,7 +146,7 @@ async def cancel(cli: Cli, which: Which) -> None:
 
 
 @commands.command("finish")
-async def finish(cli: Cli, hosts: Names) -> int:
+async def finish(cli: Cli, hosts: HostNames) -> int:
     """Open hosts before their window ends, so that other hosts of their rack are drained."""
     async with cli.bus("maintenance") as bus:
         found = await hosts_given(bus, hosts or (), ())
@@ -160,7 +157,7 @@ async def finish(cli: Cli, hosts: Names) -> int:
 
 @commands.command("release")
 async def release(
-    cli: Cli, hosts: Names = None, cell: str = option("", "All held hosts of this cell.")
+    cli: Cli, hosts: HostNames = None, cell: str = option("", "All held hosts of this cell.")
 ) -> int:
     """Allow the evacuation of hosts that the rate limit holds back, because they are dead, not only
     disconnected.

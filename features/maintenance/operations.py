@@ -7,18 +7,21 @@ from typing import Any
 
 from msgspec import structs
 
-from berth.operations.host_states import every_provider, host_named
-from berth.operations.label_options import labels_given
-from berth.operations.publishing import checked
-from berth.operations.refusing import operations_refused
-from berth.operations.times import time_given
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    checked,
+    every_provider,
+    host_named,
+    labels_given,
+    operations_refused,
+    time_given,
+)
 from bus.clock import time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
-from control_room.core.words import several
+from control_room.kit import several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     EDIT_MAINTENANCE,

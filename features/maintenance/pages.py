@@ -11,21 +11,21 @@ from starlette.routing import Route
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from control_room.core import words
-from control_room.core.forms import InvalidForm
-from control_room.pages.frame import (
+from control_room.kit import (
     AddedPages,
+    InvalidForm,
     PageContext,
     PageGroup,
     PageRefused,
     PageUpdates,
     Renderer,
+    address,
     parameter,
+    query,
     soon,
     user_of,
     uuid_in,
 )
-from control_room.queries import query
 from features.maintenance.core.window_form import FIELDS, parse_window
 from features.maintenance.messages import MAINTENANCE, FindMaintenance, MaintenanceWindow, every_maintenance
 from features.maintenance.operations import cancel_window, store_window
@@ -103,7 +103,7 @@ class MaintenancePages(PageGroup):
             edited = EditedWindow(id_ if act == "change" else "", texts, str(refused))
             return await self.page(request, edited, 409)
         log.info("%s: %s maintenance %s", user_of(request), act, made)
-        return RedirectResponse(words.address("/maintenance", {"done": act, "made": made}), status_code=303)
+        return RedirectResponse(address("/maintenance", {"done": act, "made": made}), status_code=303)
 
     async def _part(self, request: Request) -> str:
         find = partial(every_maintenance, self._context.queries.asker(MAINTENANCE))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from berth.operations.stored_builds import OperationMark, ReleasedBuild
+from berth.kit import OperationMark, ReleasedBuild
 from bus.sql.statement import Transaction, sql
 from features.moves.cell_moves import UNDER_WAY
 

@@ -3,10 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from berth.commands.terminal import Cli
-from berth.commands.why import Known
-from berth.operations.cells import ask_cells
-from berth.operations.explanations import BuildExplanation
+from berth.kit import BuildExplanation, Cli, KnownRecords, ask_cells
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -51,7 +48,7 @@ def _planned(move: MoveStands) -> str:
     return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
 
 
-async def decide_now(cli: Cli, bus: Bus, known: Known) -> int | None:
+async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int | None:
     """Show what would become of a requested move now; return None if the records are not of a move."""
     if known.subject:
         raise OperationRefused("it has started: `berth move --dry-run` asks about another")

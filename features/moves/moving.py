@@ -9,11 +9,20 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from berth.features import added
-from berth.operations.cells import builds_by_uuid, check_to_cell, named
-from berth.operations.host_states import check_host_names, host_named
-from berth.operations.publishing import PATIENCE, checked, each_message, publish
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    PUBLISH_SECONDS,
+    BadSetting,
+    Settings,
+    added,
+    builds_by_uuid,
+    cells_text,
+    check_host_names,
+    check_to_cell,
+    checked,
+    each_message,
+    host_named,
+    publish,
+)
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -102,7 +111,7 @@ class FollowedMoves:
         """Request a move, and return its result when it has ended or waits for confirmation."""
         outcome = self.join(request.move, request.cell, asked=request)
         try:
-            await publish(self.bus, request, patience=PATIENCE)
+            await publish(self.bus, request, patience=PUBLISH_SECONDS)
         except (Unavailable, Unroutable):
             # Else it would be requested again. A move with a result was published in spite of the error.
             if self._open.pop(request.move, None) is not None:
@@ -406,7 +415,7 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
         )
     if ended_move is not None:
         raise OperationRefused(f"move {ended_move.move} of {ended_move.build} is over: {ended_move.phase}")
-    no_answer = f"; did not answer: {named(silent)}" if silent else ""
+    no_answer = f"; did not answer: {cells_text(silent)}" if silent else ""
     raise OperationRefused(f"{id_}: no move of it is under way{no_answer}")
 
 
@@ -422,7 +431,7 @@ async def steering(
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
     async with following(bus, name, _FirstAnswer(answer, listener)) as moves:
         outcome = moves.join(stands.move, stands.cell, past_verifying=True)
-        await publish(bus, checked(order), patience=PATIENCE)
+        await publish(bus, checked(order), patience=PUBLISH_SECONDS)
         await asyncio.wait((outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         yield outcome, answer
 

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.host_states import causes_of, disabling, enabling, host_named
-from berth.operations.refusing import operations_refused
+from berth.kit import causes_of, disabling, enabling, host_named, operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED
-from control_room.core.words import several
-from control_room.queries import SECONDS
+from control_room.kit import QUERY_SECONDS, several
 from features.moves.messages import FIND_PLANS, STOP_PLAN, Emptying, FindPlans, MoveStands, Steering, StopPlan
 from features.moves.moving import MoveListener, steering
 from features.moves.plan_requests import PlanListener, emptying_plan, plan_sentence, start_plan
@@ -52,7 +50,7 @@ class Drains:
     async def progress(self, root: str) -> DrainProgress | None:
         """Return the progress of the last drain of a host; None if none is known."""
         try:
-            found = await self._bus.asker(FIND_PLANS, timeout=SECONDS)(FindPlans(root=root, limit=10))
+            found = await self._bus.asker(FIND_PLANS, timeout=QUERY_SECONDS)(FindPlans(root=root, limit=10))
         except UNANSWERED:
             return None
         for stands in found.plans:

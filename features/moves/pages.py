@@ -17,14 +17,26 @@ from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room import queries
-from control_room.core import words
-from control_room.core.builds import shown
-from control_room.core.now import Reply
-from control_room.pages import frame
-from control_room.pages.frame import PageUpdates
-from control_room.queries import query
-from control_room.shared_data import TIMES, Changes, SharedData
+from control_room.kit import (
+    QUERY_SECONDS,
+    READ_TIMES,
+    AddedPages,
+    Changes,
+    FoundRecords,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    Reply,
+    SharedData,
+    address,
+    decision_shown,
+    parameter,
+    query,
+    user_of,
+    uuid_in,
+)
 from features.moves.core.shown import MoveShown, merged_moves, move_shown
 from features.moves.messages import FIND_MOVES, MOVE_ENDED, MOVE_PROGRESS, FindMoves, MovesFound, MoveStands
 from features.moves.operations import DRAIN, DrainProgress, Drains, steer
@@ -77,14 +89,14 @@ class MovesListed:
     silent: tuple[str, ...]
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     context.events.changes.include(context.events.of(MOVE_ENDED))
     drains = Drains(context.queries.bus)
     pages, of_hosts = MovePages(context, renderer, drains), MovesOfHosts(context, renderer, drains)
 
-    async def of_build(id_: str) -> frame.FoundRecords:
+    async def of_build(id_: str) -> FoundRecords:
         """Find the moves with an id, and of the build with this id."""
-        ask = context.queries.asker(FIND_MOVES, timeout=queries.SECONDS)
+        ask = context.queries.asker(FIND_MOVES, timeout=QUERY_SECONDS)
         replies = await asyncio.gather(
             *(
                 query(f"cell {cell}", ask, find)
@@ -95,9 +107,9 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         found = {move.move: move for reply in replies if reply.answer for move in reply.answer.moves}
         moves = sorted(found.values(), key=lambda move: move.since)
         text = renderer.part("build_moves.html", moves=moves) if moves else ""
-        return frame.FoundRecords(text, [reply.source for reply in replies if reply.problem])
+        return FoundRecords(text, [reply.source for reply in replies if reply.problem])
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/moves", pages.page, methods=["GET"]),
             Route("/moves", pages.stop_drain, methods=["POST"]),
@@ -116,10 +128,10 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class MovesOfHosts(frame.PageGroup):
+class MovesOfHosts(PageGroup):
     """The moves and the drain of a host on its page."""
 
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer, drains: Drains) -> None:
+    def __init__(self, context: PageContext, renderer: Renderer, drains: Drains) -> None:
         super().__init__(context, renderer)
         self._drains = drains
 
@@ -140,7 +152,7 @@ class MovesOfHosts(frame.PageGroup):
     async def moves(self, request: Request, root: Provider) -> str:
         name, moving = name_of(root), None
         if root.cell:
-            ask = self._context.queries.asker(FIND_MOVES, timeout=queries.SECONDS)
+            ask = self._context.queries.asker(FIND_MOVES, timeout=QUERY_SECONDS)
             find = FindMoves(cell=root.cell, host=name, under_way=True, limit=MOST_MOVES)
             moving = await query(f"the conductor of cell {root.cell}", ask, find)
         return self._renderer.part("host_moves.html", moving=moving, name=name)
@@ -158,28 +170,28 @@ class MovesOfHosts(frame.PageGroup):
         return await self._drains.stop(root, and_open=True)
 
 
-class MovePages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer, drains: Drains) -> None:
+class MovePages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer, drains: Drains) -> None:
         super().__init__(context, renderer)
         self._running_drains = drains
-        self._ask = context.queries.asker(FIND_MOVES, timeout=queries.SECONDS)
+        self._ask = context.queries.asker(FIND_MOVES, timeout=QUERY_SECONDS)
         tasks, events = context.tasks, context.events
         changes = Changes(events.of(MOVE_ENDED), events.of(MOVE_PROGRESS))
         seconds = SECONDS * 0.9
-        self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=TIMES)
-        self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=TIMES)
-        self._drains = SharedData(tasks, self._read_drains, seconds=DRAIN_SECONDS, times=TIMES)
+        self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=READ_TIMES)
+        self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=READ_TIMES)
+        self._drains = SharedData(tasks, self._read_drains, seconds=DRAIN_SECONDS, times=READ_TIMES)
         self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
         self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        host = frame.parameter(request, "host")
+        host = parameter(request, "host")
         return self._renderer.page(
             request,
             "moves.html",
             status=status,
             part=await self._part(request),
-            live=words.address("/moves/events", {"host": host}),
+            live=address("/moves/events", {"host": host}),
             host=host,
             problem=problem,
         )
@@ -189,20 +201,20 @@ class MovePages(frame.PageGroup):
 
     async def stop_drain(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
-        root, name = frame.uuid_in(fields.get("root", "")), fields.get("act", "")
+        root, name = uuid_in(fields.get("root", "")), fields.get("act", "")
         if not root or name not in ("stop", "stop-and-open"):
-            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
+            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
         try:
             state = await self._running_drains.stop(root, name == "stop-and-open")
         except OperationRefused as refused:
             return await self.page(request, str(refused), 409)
         finally:
             self._drains.forget()
-        log.info("%s: %s of the drain of %s: %s", frame.user_of(request), name, root, state)
+        log.info("%s: %s of the drain of %s: %s", user_of(request), name, root, state)
         return RedirectResponse("/moves", status_code=303)
 
     async def _part(self, request: Request) -> str:
-        host = frame.parameter(request, "host")
+        host = parameter(request, "host")
         moves, drains, sections = await asyncio.gather(
             self._lists.get(host), self._drains.get(None), self._renderer.sections("moves", request, None)
         )
@@ -265,7 +277,7 @@ class MovePages(frame.PageGroup):
         if not found:
             no_answer = f" ({', '.join(silent)} did not answer.)" if silent else ""
             text = f"No cell knows the move; /builds/{id_} shows a move that waits or was refused.{no_answer}"
-            raise frame.PageRefused(404, "There is no such move", text)
+            raise PageRefused(404, "There is no such move", text)
         return self._renderer.page(
             request,
             "move.html",
@@ -289,10 +301,10 @@ class MovePages(frame.PageGroup):
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         if name not in STEERINGS:
-            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
+            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
         found, _ = await self._find(_id(request))
         if not found:
-            raise frame.PageRefused(404, "There is no such move", "No cell that answered knows the move.")
+            raise PageRefused(404, "There is no such move", "No cell that answered knows the move.")
         try:
             state = await steer(self._context.queries.bus, found[0], name)
         except OperationRefused as refused:
@@ -300,7 +312,7 @@ class MovePages(frame.PageGroup):
         finally:
             self._lists.forget()
             self._moves.forget()
-        log.info("%s: %s of move %s: %s", frame.user_of(request), name, found[0].move, state)
+        log.info("%s: %s of move %s: %s", user_of(request), name, found[0].move, state)
         return RedirectResponse(f"/moves/{found[0].move}", status_code=303)
 
     async def _find(self, id_: str) -> Found:
@@ -311,14 +323,14 @@ class MovePages(frame.PageGroup):
             "move_part.html",
             **self._renderer.of_visitor(request),
             one=move_shown(found) if found else None,
-            decision=shown(found.decision, self._context.operations.scores) if found else None,
+            decision=decision_shown(found.decision, self._context.operations.scores) if found else None,
             silent=silent,
             now=self._context.clock.now(),
         )
 
 
 def _id(request: Request) -> str:
-    id_ = frame.uuid_in(request.path_params["move"])
+    id_ = uuid_in(request.path_params["move"])
     if not id_:
-        raise frame.PageRefused(404, "There is no such move", "That is not the uuid of a move.")
+        raise PageRefused(404, "There is no such move", "That is not the uuid of a move.")
     return id_

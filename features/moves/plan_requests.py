@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from berth.operations.cells import instance_pages
-from berth.operations.publishing import PATIENCE, answered, checked
+from berth.kit import PUBLISH_SECONDS, checked, instance_pages, repeated_until_answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -60,7 +59,7 @@ class FollowedPlan:
         """Read the plan until it has ended, or until `until`. If no scheduler answers, wait for one."""
         pause = SOON
         while True:
-            stands = await answered(self.bus, self._read)
+            stands = await repeated_until_answered(self.bus, self._read)
             if stands is not None:
                 if stands.version != self._version or self.stands is None:
                     pause = SOON
@@ -72,8 +71,10 @@ class FollowedPlan:
 
     async def stop(self) -> None:
         """Let the plan request no further moves, and read once more how far it is."""
-        await answered(self.bus, lambda: self.bus.asker(STOP_PLAN)(StopPlan(plan=self.id)), PATIENCE)
-        if (stands := await answered(self.bus, self._read, PATIENCE)) is not None:
+        await repeated_until_answered(
+            self.bus, lambda: self.bus.asker(STOP_PLAN)(StopPlan(plan=self.id)), PUBLISH_SECONDS
+        )
+        if (stands := await repeated_until_answered(self.bus, self._read, PUBLISH_SECONDS)) is not None:
             self._take(stands)
 
     async def _read(self) -> PlanStands | None:
@@ -94,7 +95,7 @@ async def start_plan(bus: Bus, plan: PlanOfMoves, listener: PlanListener) -> Fol
     return that.
     """
     asked = checked(StartPlan(plan=plan))
-    started = await answered(bus, lambda: bus.asker(START_PLAN)(asked), PATIENCE)
+    started = await repeated_until_answered(bus, lambda: bus.asker(START_PLAN)(asked), PUBLISH_SECONDS)
     if started.refused:
         raise OperationRefused(started.refused)
     return FollowedPlan(bus, started.plan, listener)

@@ -7,15 +7,21 @@ from operator import attrgetter
 from msgspec import structs
 from starlette.responses import Response
 
-from berth.openapi import DescribedOperation
-from berth.operations.cells import ask_cells, known_cells
-from berth.rest import store
-from berth.rest.call import Call, answer
-from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import EVENTS, REPLY_TO, EndRule
-from berth.rest.extension import RestOperation, RestPart
-from berth.rest.operations import RestOperations, request_row
-from bus import protocol
+from berth.kit import (
+    REPLY_TO,
+    Call,
+    DescribedOperation,
+    EndRule,
+    NotFound,
+    RestCaller,
+    RestOperation,
+    RestOperations,
+    RestPart,
+    answer,
+    ask_cells,
+    known_cells,
+    request_row,
+)
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,
@@ -60,12 +66,9 @@ async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -
             await operations.project(caller, stands.build)
         return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
     await operations.project(caller, id_)
-    async with operations.database.read() as tx:
-        ends = await store.ends_of(tx, id_)
-    for event, body in ends:
-        if EVENTS[event] is MoveRefused:
-            refusal = protocol.decode(MoveRefused, body.encode())
-            return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
+    refusal = await operations.end_of(id_, MoveRefused)
+    if refusal is not None:
+        return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
     waiting = await operations.waiting(id_)
     build = waiting.builds[0] if waiting is not None and waiting.builds else ""
     status = "waiting" if waiting else "requested"

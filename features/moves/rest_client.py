@@ -1,6 +1,6 @@
 """The operations of the REST API on moves, for Python programs."""
 
-from berth.client import RestClient
+from berth.kit import RestClient
 from features.moves.messages import MoveRequested, Steering
 from features.moves.rest_bodies import MoveAccepted, MoveDetails, SteerRequested
 

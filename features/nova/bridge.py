@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from berth.features import added
+from berth.kit import added
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

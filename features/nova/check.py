@@ -1,10 +1,16 @@
 """Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
 
-from berth.choice import policy, rule_options
-from berth.importing.client import PlacementClient, Rejected, each
-from berth.importing.placement_contents import PlacementContents
-from berth.operations.publishing import leaves
-from berth.settings import Settings, by_name
+from berth.kit import (
+    PlacementClient,
+    PlacementContents,
+    Rejected,
+    Settings,
+    choice_policy,
+    each_in_parallel,
+    rule_options,
+    settings_by_name,
+    single_errors,
+)
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.nova.conf import nova_options, nova_scheduler_options
@@ -40,7 +46,7 @@ async def observed(
             if reader is not None and nova.is_complete:
                 await _confirm(nova, reader, contents, placement)
     except* (Unavailable, Rejected) as several:
-        problem = str(next(iter(leaves(several))))
+        problem = str(next(iter(single_errors(several))))
     return TakeoverFacts(
         step=step,
         is_done=is_done,
@@ -55,7 +61,7 @@ async def observed(
 
 def _bridge(settings: Settings) -> BridgeFacts:
     """Return the settings of berth that the check judges, and the options of nova-scheduler."""
-    nova, choice = settings.of(NovaSettings), policy(settings)
+    nova, choice = settings.of(NovaSettings), choice_policy(settings)
     return BridgeFacts(
         has_database=bool(nova.database_url),
         has_amqp=bool(nova.amqp_url),
@@ -70,7 +76,7 @@ def _bridge(settings: Settings) -> BridgeFacts:
             limits_io_ops=bool(rule_options(settings).get("io_ops", {}).get("for_nova")),
             tenant_aggregates=settings.requests.tenant_aggregates,
             isolate_aggregates=settings.requests.isolate_aggregates,
-            image_traits=by_name(settings).get("image_traits", ()),  # of a feature
+            image_traits=settings_by_name(settings).get("image_traits", ()),  # of a feature
         ),
         scheduler=nova_scheduler_options(settings) if settings.ironic.connection.nova_conf else None,
     )
@@ -94,7 +100,7 @@ async def _confirm(
         if (consumer := await placement.consumer(id_)) is not None:
             contents.consumers[id_] = consumer
 
-    await each(suspects, read)
+    await each_in_parallel(suspects, read)
     now = await reader.read_again(suspects)
     for id_ in suspects:
         nova.instances.pop(id_, None)

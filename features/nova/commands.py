@@ -6,14 +6,22 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from berth.commands.importing import check_certificates, placement_url, token_of
-from berth.commands.options import Commands, described, option
-from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.boot_options import seconds_since
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    check_certificates,
+    described,
+    option,
+    placement_url,
+    plain_table,
+    seconds_since,
+    token_of,
+    write_json,
+)
 from bus.clock import Clock, moment_text
 from bus.masking import printable
-from control_room.core.words import duration, listed, several
+from control_room.kit import duration, listed, several
 from features.nova.core.report_shown import agreement, report_shown
 from features.nova.messages import (
     NOVA_REPORT,
@@ -124,7 +132,7 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
     messages and consumers the RabbitMQ queue of Nova's scheduler has. It changes nothing. Exit code 0 without
     problems, 1 with warnings, 2 with errors.
     """
-    from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
+    from berth.kit import PlacementClient  # an HTTP client, which loads slowly
     from features.nova.check import observed
     from features.nova.takeover.facts import exit_code
     from features.nova.takeover.judgement import judged

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from berth.openstack_conf import OsloConf, read_conf
-from berth.settings import Settings
+from berth.kit import OsloConf, Settings, read_conf
 
 _FORMATS = ("versioned", "unversioned", "both")
 

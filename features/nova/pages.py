@@ -6,21 +6,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room.core.builds import shown
-from control_room.core.now import Reply
-from control_room.pages.frame import (
+from control_room.kit import (
+    READ_TIMES,
     AddedPages,
     PageContext,
     PageGroup,
     PageRefused,
     PageUpdates,
     Renderer,
+    Reply,
+    SharedData,
+    decision_shown,
     parameter,
+    query,
     soon,
     uuid_in,
 )
-from control_room.queries import query
-from control_room.shared_data import TIMES, SharedData
 from features.nova.core.report_shown import PERIODS, USUAL, report_shown, verdict_name
 from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 
@@ -43,7 +44,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 class NovaPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._reports = SharedData(context.tasks, self._read, seconds=SECONDS * 0.9, times=TIMES)
+        self._reports = SharedData(context.tasks, self._read, seconds=SECONDS * 0.9, times=READ_TIMES)
         self._updates = PageUpdates(SECONDS, None, self._reports.interval)
 
     async def page(self, request: Request) -> Response:
@@ -86,7 +87,8 @@ class NovaPages(PageGroup):
             "nova_instance.html",
             id=id_,
             requests=[
-                (each, shown(each.decision, scores) if each.decision is not None else None) for each in found
+                (each, decision_shown(each.decision, scores) if each.decision is not None else None)
+                for each in found
             ],
             verdict_name=verdict_name,
             now=self._context.clock.now(),

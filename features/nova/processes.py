@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from berth.openstack_conf import BadConf
-from berth.settings import BadSetting, Settings
-from berth.settings_checks import check_broker_url
+from berth.kit import BadConf, BadSetting, Settings, check_broker_url
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.rabbit.foreign_publisher import ForeignPublisher

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from berth.openapi import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
+from berth.kit import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
 from features.placement_additions import aggregates, bodies
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LoadProviders

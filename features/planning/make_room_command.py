@@ -5,28 +5,33 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.builds import boot_options, print_notes
-from berth.commands.decision_output import print_funnel
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, write_json
-from berth.features import added
-from berth.operations.boot_options import (
+from berth.kit import (
+    BadSetting,
     BootOptions,
+    Cli,
+    Commands,
+    added,
+    boot_descriptions,
     boot_request,
     changed_flavor,
+    checked,
+    complain,
     described_flavor,
-    duration,
+    domains_given,
     flavor_in_file,
     names_of,
+    option,
+    positional,
+    print_funnel,
+    print_notes,
+    resolved_request,
+    seconds_given,
+    write_json,
 )
-from berth.operations.host_states import resolved
-from berth.operations.label_options import domains_given
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
-from control_room.core.words import several
+from control_room.kit import several
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import MoveKind, MoveOfPlan
 from features.moves.plan_requests import outcome_of
@@ -36,7 +41,7 @@ from features.planning.room_requests import RoomListener, RoomMade, make_room, p
 
 commands = Commands()
 
-_ASKED = boot_options("name", "at_least", "or_else", "priority")
+_ASKED = boot_descriptions("name", "at_least", "or_else", "priority")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +83,7 @@ async def make_room_command(
     moves in progress end, and the instances stay. Exit 0 if all builds fit now, else 1.
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
-    reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
+    reserve = seconds_given("--reserve", how.reserve) if how.reserve else 0.0
     if reserve and request.parts.sections:
         raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
     if reserve and not added(MadeRoom, MODULE):
@@ -87,7 +92,7 @@ async def make_room_command(
         raise BadSetting("--in host=: name a host with --host")
     print_notes(request)
     async with cli.bus("make-room") as bus:
-        request = checked(await resolved(bus, request, names_of(options)))
+        request = checked(await resolved_request(bus, request, names_of(options)))
         asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
         printer = RoomPrinter(cli, "live" if how.live else "migrate")
         if how.dry_run:

@@ -6,14 +6,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.kit import operations_refused
 from bus.errors import OperationRefused
-from control_room import queries
-from control_room.core.now import Reply
-from control_room.pages import frame
-from control_room.pages.frame import PageRefused
-from control_room.queries import query
-from control_room.shared_data import TIMES, Changes, SharedData
+from control_room.kit import (
+    QUERY_SECONDS,
+    READ_TIMES,
+    AddedPages,
+    Changes,
+    PageContext,
+    PageRefused,
+    Renderer,
+    Reply,
+    SharedData,
+    query,
+    user_of,
+)
 from features.moves.messages import FIND_PLANS, MOVE_ENDED, MOVE_PROGRESS, FindPlans, PlansFound
 from features.moves.plan_requests import plan_sentence
 from features.planning.messages import MOVES_MAY_HELP, PLAN_ROOM, PlanRoom, balancing_goal
@@ -25,7 +32,7 @@ log = logging.getLogger(__name__)
 SECONDS = 2.0  # that data about running plans are used
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     async def stop(request: Request) -> Response:
         act = (await renderer.form(request)).get("act", "")
         if act != "stop":
@@ -37,7 +44,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
             raise PageRefused(409, "Not done", str(refused)) from None
         finally:
             context.events.of(MOVE_PROGRESS).notify()  # open pages of moves show that it is stopping
-        log.info("%s: stop of rebalancing", frame.user_of(request))
+        log.info("%s: stop of rebalancing", user_of(request))
         return RedirectResponse("/moves", status_code=303)
 
     async def moves(request: Request, asked: AskedForm) -> str:
@@ -54,7 +61,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         return renderer.part("what_if_moves.html", plan=plan, problem=problem, with_moves=with_moves)
 
     async def read_plans(_: None) -> Reply[PlansFound]:
-        ask = context.queries.asker(FIND_PLANS, timeout=queries.SECONDS)
+        ask = context.queries.asker(FIND_PLANS, timeout=QUERY_SECONDS)
         return await query("the scheduler", ask, FindPlans())
 
     plans = SharedData(
@@ -62,7 +69,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         read_plans,
         changes=Changes(context.events.of(MOVE_ENDED), context.events.of(MOVE_PROGRESS)),
         seconds=SECONDS,
-        times=TIMES,
+        times=READ_TIMES,
     )
 
     async def rebalancing(request: Request, _: None) -> str:
@@ -76,7 +83,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
             "moves_rebalancing.html", **renderer.of_visitor(request), plans=shown, problem=found.problem
         )
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[Route("/rebalancing", stop, methods=["POST"])],
         sections={"what_if": moves, "moves": rebalancing},
     )

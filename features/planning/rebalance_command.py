@@ -7,18 +7,24 @@ from typing import Annotated, Literal
 
 from msgspec import structs
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.boot_options import waiting_time
-from berth.operations.cells import chosen_cells
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    chosen_cells,
+    complain,
+    option,
+    positional,
+    waiting_time,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
-from control_room.core.words import several
+from control_room.kit import several
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, outcome_of, plan_sentence, start_plan

@@ -4,15 +4,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from berth.features import added
-from berth.operations.request_sense import asked_amounts
+from berth.kit import added, asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.messages import BuildRequested
 from bus.parts import PlanParts
 from bus.vocabulary import MAX_TEXT, cause_of, shortened
-from control_room.core.words import amounts_text, several
+from control_room.kit import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, start_plan
 from features.planning.messages import PLAN_ROOM, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of

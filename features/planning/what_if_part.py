@@ -1,6 +1,6 @@
 """Names `berth make-room` in the output of `berth what-if` if moves may help."""
 
-from berth.operations.explanations import AnswerAddition
+from berth.kit import AnswerAddition
 from bus.delivery.runner import Bus
 from features.planning.messages import MOVES_MAY_HELP
 from features.what_if.messages import WhatIfAnswered

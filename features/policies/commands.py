@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
-from berth.features import added
-from berth.operations.boot_options import seconds_since
+from berth.kit import (
+    Cli,
+    Commands,
+    added,
+    complain,
+    option,
+    plain_table,
+    progress_bar,
+    seconds_since,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
-from control_room.core.words import several
+from control_room.kit import several
 from features.policies.decisions import RepeatedDecision
 from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.policy_tests import Gathered, PolicyTest, recorded_decisions, tested

@@ -8,10 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from berth.choice import policy, rule_options
-from berth.configuration import read
-from berth.features import added
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings, added, choice_policy, rule_options, scheduler_settings_in
 from bus.delivery.runner import Bus
 from features.policies.messages import TrialPolicy
 from features.policies.stored_changes import MODULE, ChangesPart, StoredChanges
@@ -55,9 +52,9 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
     for path in files:
         if not Path(path).is_file():
             raise BadSetting(f"--with {path}: no such file, and no change: {_forms()}")
-        scheduler = read(file=Path(path), environment={}).settings.scheduler
+        scheduler = scheduler_settings_in(Path(path))
         settings = structs.replace(settings, scheduler=scheduler)
-    present = policy(settings)
+    present = choice_policy(settings)
     filters = filter_names(settings.scheduler.filters or None, rule_options(settings))
     weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
     options: dict[str, dict[str, Any]] = rule_options(settings)

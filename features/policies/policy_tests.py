@@ -8,11 +8,16 @@ from typing import get_args
 
 from msgspec import structs
 
-from berth.features import added
-from berth.operations.boot_options import recorded_request
-from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
-from berth.operations.request_sense import asked_amounts
-from berth.settings import Settings
+from berth.kit import (
+    Settings,
+    added,
+    ask_cells,
+    asked_amounts,
+    instance_pages,
+    known_cells,
+    recorded_request,
+    refused_builds,
+)
 from bus import parts, topics
 from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus

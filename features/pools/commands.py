@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID, uuid5
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import aggregate_named, check_host_names, every_provider
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    aggregate_named,
+    check_host_names,
+    checked,
+    every_provider,
+    option,
+    plain_table,
+    positional,
+)
 from bus import topics
 from bus.aggregates import (
     AggregateEdit,

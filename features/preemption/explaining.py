@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.operations.cells import ask_cells
-from berth.operations.explanations import BuildExplanation
+from berth.kit import BuildExplanation, ask_cells
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.masking import printable

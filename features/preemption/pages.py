@@ -7,11 +7,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room import queries
-from control_room.core.now import Reply
-from control_room.pages import frame
-from control_room.pages.builds import BuildRecords
-from control_room.queries import query
+from control_room.kit import (
+    QUERY_SECONDS,
+    AddedPages,
+    BuildRecords,
+    PageContext,
+    PageGroup,
+    Renderer,
+    Reply,
+    live_data,
+    query,
+    soon,
+)
 from features.preemption.messages import (
     PREEMPTIONS,
     PRIORITIES,
@@ -31,19 +38,19 @@ class PreemptionData:
     classes: Reply[PrioritiesFound]
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = PreemptionPages(context, renderer)
 
     async def of_build(request: Request, records: BuildRecords) -> str:
         """List the preemptions by a build, and of it."""
-        ask = context.queries.asker(PREEMPTIONS, timeout=queries.SECONDS)
+        ask = context.queries.asker(PREEMPTIONS, timeout=QUERY_SECONDS)
         reply = await query("placement", ask, FindPreemptions(by=(records.id,), victims=(records.id,)))
         found = reply.answer.preemptions if reply.answer else ()
         return renderer.part(
             "build_preemptions.html", id=records.id, preemptions=found, problem=reply.problem
         )
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/preemptions", pages.page, methods=["GET"]),
             Route("/preemptions/events", pages.events, methods=["GET"]),
@@ -52,13 +59,13 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class PreemptionPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class PreemptionPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
+        self._data, self._updates = live_data(context, self._read, context.events.changes, SECONDS)
 
     async def page(self, request: Request) -> Response:
-        part = await frame.soon(request, self._data.get(None))
+        part = await soon(request, self._data.get(None))
         return self._renderer.page(request, "preemptions.html", part=part or self._part(None))
 
     async def events(self, request: Request) -> Response:
@@ -66,8 +73,8 @@ class PreemptionPages(frame.PageGroup):
 
     async def _read(self, _: None) -> str:
         ask = self._context.queries
-        preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
-        priorities = ask.asker(PRIORITIES, timeout=queries.SECONDS)
+        preemptions = ask.asker(PREEMPTIONS, timeout=QUERY_SECONDS)
+        priorities = ask.asker(PRIORITIES, timeout=QUERY_SECONDS)
         data = await asyncio.gather(
             query("placement", preemptions, FindPreemptions(latest=LATEST)),
             query("the scheduler", priorities, FindPriorities()),

@@ -4,14 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from berth.choice import policy
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table, progress_bar
-from berth.operations.boot_options import seconds_since
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    Settings,
+    choice_policy,
+    option,
+    plain_table,
+    progress_bar,
+    seconds_since,
+)
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
-from control_room.core.words import several
+from control_room.kit import several
 from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.trials import tried_policy
 from features.quality_replay.period import PeriodOutcome, RecordedArrival, RecordedPeriod
@@ -78,14 +84,16 @@ def policies(settings: Settings, profiles: Sequence[str], changes: Sequence[str]
     """Return the policy in force, and then the policies to compare with, by their names for the table. Raise
     BadSetting for an unknown profile, and for a change that has no effect on where requests are placed.
     """
-    in_force = policy(settings)
+    in_force = choice_policy(settings)
     present = in_force.profile
     for name in profiles:
         if name not in PROFILES:
             raise BadSetting(f"--profile {name}: no such profile; there are: {', '.join(PROFILES)}")
     named = profiles or (() if changes else [name for name in PROFILES if name != present])
     found = {f"{present} (in force)": in_force}
-    found |= {name: policy(settings.having(placement_profile=name)) for name in named if name != present}
+    found |= {
+        name: choice_policy(settings.having(placement_profile=name)) for name in named if name != present
+    }
     if changes:
         changed = changed_policy(settings, changes)
         if changed.stored:

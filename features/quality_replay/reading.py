@@ -12,12 +12,18 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from berth.choice import policy
-from berth.instant_cloud import InstantCloud, InstantPlacement
-from berth.operations.boot_options import recorded_request
-from berth.operations.cells import ask_cells, known_cells, named, refused_builds
-from berth.operations.request_sense import asked_amounts
-from berth.settings import Settings
+from berth.kit import (
+    InstantCloud,
+    InstantPlacement,
+    Settings,
+    ask_cells,
+    asked_amounts,
+    cells_text,
+    choice_policy,
+    known_cells,
+    recorded_request,
+    refused_builds,
+)
 from bus import parts, topics
 from bus.claims import HOLDER_TYPES
 from bus.clock import moment_text
@@ -254,7 +260,7 @@ async def _completed(
     requested = sum(len(event.consumers) for event in arrivals)
     refused = sum(len(event.consumers) for event in arrivals if event.is_refused)
     recorded = changes.in_use.outcome(until, requested, refused)
-    cloud = InstantCloud(InstantPlacement(changes.index), policy(settings), settings)
+    cloud = InstantCloud(InstantPlacement(changes.index), choice_policy(settings), settings)
     fits = {label_of(request.flavor): cloud.fitting(request) for request in period.usual}
     return replace(period, recorded=replace(recorded, fits=fits))
 
@@ -332,7 +338,7 @@ async def _recorded_by_cells(
     for some in portions(builds, BUILDS_ASKED):
         answers, silent = await ask_cells(cells, partial(_builds_of, ask, some))
         if silent:
-            raise OperationRefused(f"no answer from {named(silent)}: its requests are unknown")
+            raise OperationRefused(f"no answer from {cells_text(silent)}: its requests are unknown")
         for answer in answers.values():
             found |= {build.build: recorded_request(build) for build in answer.builds}
         on_read("records", len(some))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from berth.features import added
+from berth.kit import added
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested

@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
-from berth.settings import Settings
+from berth.kit import InstantCloud, InstantPlacement, Settings, SteppedTime
 from bus.claims import Claimed, ClaimRequested
 from bus.host_health import DISABLED
 from bus.protocol import Ask

@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option, plain_table, positional
 from features.quotas.edits import (
     parsed_limits,
     project_to_edit,

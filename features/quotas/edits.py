@@ -3,8 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import BadSetting, checked
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

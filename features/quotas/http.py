@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from berth.openapi import DescribedOperation, HttpDescription
+from berth.kit import DescribedOperation, HttpDescription
 from bus.vocabulary import Missing, Text
 from features.quotas.messages import (
     FindQuotas,

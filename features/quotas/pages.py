@@ -8,17 +8,28 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.kit import operations_refused
 from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
 from bus.replication import PlacementChanged
-from control_room.core import words
-from control_room.pages import frame
-from control_room.pages.frame import PageRefused, is_project
-from control_room.placement_watch import PlacementWatch
-from control_room.queries import query
-from control_room.shared_data import Changes
+from control_room.kit import (
+    AddedPages,
+    Changes,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PlacementWatch,
+    Renderer,
+    address,
+    is_project,
+    listed,
+    live_data,
+    parameter,
+    query,
+    soon,
+    user_of,
+)
 from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of
@@ -41,7 +52,7 @@ class ProjectsQuery:
 
     def address(self, path: str = "/projects", after: str | None = None) -> str:
         after = self.after if after is None else after
-        return words.address(path, {"project": self.project, "after": after})
+        return address(path, {"project": self.project, "after": after})
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,9 @@ class ProjectsData:
     from_keystone: bool = False
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = ProjectPages(context, renderer)
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/projects", pages.page, methods=["GET"]),
             Route("/projects", pages.edit, methods=["POST"]),
@@ -73,16 +84,16 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class ProjectPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class ProjectPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._changes = Changes(context.events.of(topics.SCHEDULER_ALIVE))
-        self._data, self._updates = frame.live_data(context, self._read, self._changes, SECONDS)
+        self._data, self._updates = live_data(context, self._read, self._changes, SECONDS)
         self._watch = PlacementWatch(context.operations.placement_changes, context.tasks, self._on_change)
 
     async def page(self, request: Request) -> Response:
         wanted, done = _wanted(request), request.query_params.get("done", "")
-        given = frame.parameter(request, "project")
+        given = parameter(request, "project")
         form = QuotaForm(project=given if wanted.project or given == NAME_OF_DEFAULT else "")
         return await self._page(request, wanted, form, done if form.project else "")
 
@@ -114,8 +125,8 @@ class ProjectPages(frame.PageGroup):
             return await self._page(request, wanted, form, status=409)
         finally:
             self._data.forget()
-        log.info("%s: %s limits of project %s: %s", frame.user_of(request), act, project, state)
-        done = words.address("/projects", {"project": project, "done": act})
+        log.info("%s: %s limits of project %s: %s", user_of(request), act, project, state)
+        done = address("/projects", {"project": project, "done": act})
         return RedirectResponse(done, status_code=303)
 
     async def instances(self, request: Request) -> Response:
@@ -142,7 +153,7 @@ class ProjectPages(frame.PageGroup):
     async def _page(
         self, request: Request, wanted: ProjectsQuery, form: QuotaForm, done: str = "", status: int = 200
     ) -> Response:
-        data = await frame.soon(request, self._data.get(wanted))
+        data = await soon(request, self._data.get(wanted))
         return self._renderer.page(
             request,
             "projects.html",
@@ -173,8 +184,8 @@ class ProjectPages(frame.PageGroup):
             [before] = await quotas_of(self._context.queries.bus, id_)
             if missing := [name for name in names if name not in before.limits]:
                 raise OperationRefused(
-                    f"{project} has no limit of its own of {words.listed(missing)};"
-                    f" it has limits of: {words.listed(sorted(before.limits), 20) or 'nothing'}"
+                    f"{project} has no limit of its own of {listed(missing)};"
+                    f" it has limits of: {listed(sorted(before.limits), 20) or 'nothing'}"
                 )
             await unset_quota(self._context.queries.bus, id_, names)
         return " ".join(names) or "all"
@@ -198,7 +209,7 @@ class ProjectPages(frame.PageGroup):
 
 
 def _wanted(request: Request) -> ProjectsQuery:
-    project, after = frame.parameter(request, "project"), frame.parameter(request, "after")
+    project, after = parameter(request, "project"), parameter(request, "after")
     if (project and not is_project(project)) or (after and not is_project(after)):
         raise PageRefused(400, "That is not an id", "It is not the id of a project.")
     return ProjectsQuery(project_named(project), after)

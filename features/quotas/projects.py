@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.queries import Instance, InstancesFound, WaitingFound
-from control_room.core.now import Reply
+from control_room.kit import Reply
 from features.quotas.messages import DEFAULT, UNLIMITED, ProjectShare, Quota, QuotasFound, shares_of
 
 

@@ -4,13 +4,11 @@ from dataclasses import dataclass, replace
 
 from rich.markup import escape
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Cli, Commands, Settings, complain, option, plain_table, progress_bar
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
-from control_room.core.words import duration
+from control_room.kit import duration
 from features.history.reading import moment_of
 from features.policies.commands import NOT_POSSIBLE, show_test
 from features.policies.policy_changes import FORMS, ChangedNumbers, ChangedPolicy, changed_policy

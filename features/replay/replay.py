@@ -4,10 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from berth.choice import policy
-from berth.composition import placement_queries
-from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
-from berth.settings import Settings
+from berth.kit import InstantCloud, InstantPlacement, Settings, SteppedTime, choice_policy, placement_queries
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -65,7 +62,7 @@ class PastScheduler:
         self._index = cloud.index()
         self._instances = Counter(root for each in cloud.consumers.values() for root in self._roots_of(each))
         placement, time = _PastPlacement(self._index, bus), SteppedTime(Clock().now())
-        self._cloud = InstantCloud(placement, policy(settings), settings, time=time)
+        self._cloud = InstantCloud(placement, choice_policy(settings), settings, time=time)
         self._trials = PolicyTrials(WhatIfs(self._cloud.scheduler))
         self._unreported = set(self._index.trees)
 

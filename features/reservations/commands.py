@@ -2,10 +2,18 @@
 
 from typing import Annotated
 
-from berth.commands.options import WHEN, Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import check_host_names, host_names
-from berth.operations.times import time_given
+from berth.kit import (
+    WHEN,
+    Cli,
+    Commands,
+    check_host_names,
+    described,
+    host_names,
+    option,
+    plain_table,
+    positional,
+    time_given,
+)
 from bus.clock import Clock, time_text
 from bus.masking import printable
 from bus.vocabulary import totals

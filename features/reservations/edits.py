@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from msgspec import structs
 
-from berth.operations.publishing import checked
+from berth.kit import checked
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.vocabulary import LimitReached, Missing, Taken

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.vocabulary import totals
-from control_room.core.forms import InvalidForm, whole_numbers
-from control_room.core.now import Reply
+from control_room.kit import InvalidForm, Reply, whole_numbers
 from features.reservations.messages import FAILOVER, Reservation, ReservationsFound, ReservedSlot
 from features.reservations.new_reservations import NewReservation
 

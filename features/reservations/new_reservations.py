@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.times import time_given
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BootOptions, boot_request, time_given
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable

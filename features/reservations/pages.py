@@ -8,15 +8,27 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.kit import operations_refused
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
-from control_room.core import words
-from control_room.core.forms import InvalidForm
-from control_room.pages import frame
-from control_room.pages.builds import BuildRecords
-from control_room.pages.frame import PageForm, PageRefused, is_project
-from control_room.queries import query
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    InvalidForm,
+    PageContext,
+    PageForm,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    address,
+    is_project,
+    live_data,
+    parameter,
+    query,
+    soon,
+    user_of,
+    uuid_in,
+)
 from features.reservations.edits import edit_reservation
 from features.reservations.listing import (
     FIELDS,
@@ -50,7 +62,7 @@ class ReservationsQuery:
 
     def address(self, path: str = "/reservations", skip: int | None = None) -> str:
         skip = self.skip if skip is None else skip
-        return words.address(path, {"project": self.project, "skip": skip})
+        return address(path, {"project": self.project, "skip": skip})
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class ReservationsData:
     parts: dict[str, str] = field(default_factory=dict)  # rendered, by form token; "": for readers
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = ReservationPages(context, renderer)
 
     async def of_build(request: Request, records: BuildRecords) -> str:
@@ -69,7 +81,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         drawn = reply.answer.reservations if reply.answer else ()
         return renderer.part("build_reservations.html", drawn=drawn, problem=reply.problem)
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/reservations", pages.page, methods=["GET"]),
             Route("/reservations", pages.edit, methods=["POST"]),
@@ -79,14 +91,14 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class ReservationPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class ReservationPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
+        self._data, self._updates = live_data(context, self._read, context.events.changes, SECONDS)
 
     async def page(self, request: Request) -> Response:
         done = request.query_params.get("done", "")
-        form = PageForm({"name": frame.parameter(request, "name")})
+        form = PageForm({"name": parameter(request, "name")})
         return await self._page(request, _wanted(request), form, done if done in DONE else "")
 
     async def events(self, request: Request) -> Response:
@@ -105,7 +117,7 @@ class ReservationPages(frame.PageGroup):
             if act == "create":
                 made = await self._create(texts["name"], texts["project"], parse_reservation(texts))
             elif act == "delete":
-                if not (id_ := frame.uuid_in(fields.get("reservation", ""))):
+                if not (id_ := uuid_in(fields.get("reservation", ""))):
                     raise OperationRefused("That is not the id of a reservation.")
                 texts["name"], made = await self._delete(id_), ""
             else:
@@ -115,9 +127,9 @@ class ReservationPages(frame.PageGroup):
             return await self._page(request, ReservationsQuery(), form, status=409)
         finally:
             self._data.forget()
-        log.info("%s: %s reservation %s: %s", frame.user_of(request), act, texts["name"], made or "done")
+        log.info("%s: %s reservation %s: %s", user_of(request), act, texts["name"], made or "done")
         query_ = {"done": f"{act}d", "name": texts["name"], "made": made}
-        return RedirectResponse(words.address("/reservations", query_), status_code=303)
+        return RedirectResponse(address("/reservations", query_), status_code=303)
 
     async def _create(self, name: str, project: str, form: NewReservation) -> str:
         """Create a reservation and claim its slots; return a sentence with the number of slots that have a
@@ -139,7 +151,7 @@ class ReservationPages(frame.PageGroup):
     async def _page(
         self, request: Request, wanted: ReservationsQuery, form: PageForm, done: str = "", status: int = 200
     ) -> Response:
-        found = await frame.soon(request, self._data.get(wanted))
+        found = await soon(request, self._data.get(wanted))
         return self._renderer.page(
             request,
             "reservations.html",
@@ -149,7 +161,7 @@ class ReservationPages(frame.PageGroup):
             wanted=wanted,
             form=form,
             done=done,
-            made=frame.parameter(request, "made"),
+            made=parameter(request, "made"),
         )
 
     def _part(self, request: Request, wanted: ReservationsQuery, data: ReservationsData | None) -> str:
@@ -185,7 +197,7 @@ class ReservationPages(frame.PageGroup):
 
 
 def _wanted(request: Request) -> ReservationsQuery:
-    project, skip = frame.parameter(request, "project"), request.query_params.get("skip", "")
+    project, skip = parameter(request, "project"), request.query_params.get("skip", "")
     if project and not is_project(project):
         raise PageRefused(400, "That is not an id", "It is not the id of a project.")
     return ReservationsQuery(project, int(skip[:6]) if skip.isascii() and skip.isdecimal() else 0)

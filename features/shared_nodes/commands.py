@@ -7,10 +7,18 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, plain_table
-from berth.operations.cells import chosen_cells, require_all_answers
-from berth.operations.host_states import host_id
+from berth.kit import (
+    Cli,
+    Commands,
+    chosen_cells,
+    complain,
+    described,
+    host_id,
+    option,
+    plain_table,
+    positional,
+    require_all_answers,
+)
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from features.shared_nodes.messages import AgentsFound, SharingEditRequested

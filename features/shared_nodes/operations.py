@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from berth.operations.cells import AGENT_SECONDS, ask_cells, chosen_cells, named
-from berth.operations.publishing import checked
-from berth.settings import Settings
+from berth.kit import Settings, ask_cells, cells_text, checked, chosen_cells
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -20,6 +18,7 @@ from features.shared_nodes.messages import (
     SharingEditRequested,
 )
 
+AGENT_SECONDS = 10.0  # time limit for a cell's answer about agents
 _RETRY_SECONDS = 0.5
 
 
@@ -53,7 +52,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if having:
         raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
     known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
-    no_answer = f"; {named(silent)} did not answer" if silent else ""
+    no_answer = f"; {cells_text(silent)} did not answer" if silent else ""
     raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{no_answer}")
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from berth.commands.options import HOW_MANY, WHERE, option
-from berth.settings import BadSetting
+from berth.kit import HOW_MANY, WHERE, BadSetting, option
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from control_room.core.forms import FormField, RequestField
+from control_room.kit import FormField, RequestField
 from features.groups.constraint_options import topology_given
 from features.groups.constraints import DomainConstraints
 from features.topology.messages import GangRole, TopologyPart, topology_of

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.commands.options import HOW_MANY, option
+from berth.kit import HOW_MANY, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.forms import FormField, RequestField
+from control_room.kit import FormField, RequestField
 from features.waiting.messages import WaitPart, priority_of
 
 MOST_PRIORITY = 9

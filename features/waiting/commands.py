@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 from rich.table import Table
 
-from berth.commands.instances import duration
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table
+from berth.kit import Cli, Commands, age_text, option, plain_table
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable
@@ -58,7 +56,7 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
     rows = []
     for request in waiting:
         several = "" if request.instances == 1 else f" and {request.instances - 1} more"
-        times = duration(now - request.since), duration(request.until - now)
+        times = age_text(now - request.since), age_text(request.until - now)
         build = f"{next(iter(request.builds), request.request)}{several}"
         move = request.move or "boot", request.flavor, request.instances
         queue = request.kind, request.position, request.priority
@@ -86,5 +84,5 @@ def _starts_in(request: WaitingRequest, now: float) -> str:
     if request.start_p50 is None or request.start_p90 is None:
         return "unknown"
     limit = request.until
-    times = (duration(at - now) if at <= limit else "late" for at in (request.start_p50, request.start_p90))
+    times = (age_text(at - now) if at <= limit else "late" for at in (request.start_p50, request.start_p90))
     return ", ".join(dict.fromkeys(times))

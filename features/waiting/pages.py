@@ -7,16 +7,25 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.deleting import end_wait
-from berth.operations.refusing import operations_refused
+from berth.kit import end_wait, operations_refused
 from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound
-from control_room.core import words
-from control_room.core.now import Reply
-from control_room.pages import frame
-from control_room.pages.builds import BuildRecords
-from control_room.queries import query
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    Reply,
+    address,
+    live_data,
+    parameter,
+    query,
+    user_of,
+    uuid_in,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +43,7 @@ class WaitingQuery:
 
     def address(self, path: str, after: int | None = None) -> str:
         after = self.after if after is None else after
-        return words.address(path, {"project": self.project, "after": after})
+        return address(path, {"project": self.project, "after": after})
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class WaitingData:
     parts: dict[str, str] = field(default_factory=dict)
 
 
-def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = WaitingPages(context, renderer)
 
     async def of_decision(request: Request, records: BuildRecords) -> str:
@@ -54,7 +63,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         visitor, now = renderer.of_visitor(request), context.clock.now()
         return renderer.part("build_waits.html", **visitor, id=records.id, decided=records.decided, now=now)
 
-    return frame.AddedPages(
+    return AddedPages(
         routes=[
             Route("/waiting", pages.page, methods=["GET"]),
             Route("/waiting", pages.end_wait, methods=["POST"]),
@@ -64,10 +73,10 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     )
 
 
-class WaitingPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+class WaitingPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(
+        self._data, self._updates = live_data(
             context, self._read, context.events.of(topics.SCHEDULER_ALIVE), SECONDS
         )
 
@@ -81,7 +90,7 @@ class WaitingPages(frame.PageGroup):
             live=wanted.address("/waiting/events"),
             wanted=wanted,
             problem=problem,
-            ended=frame.uuid_in(request.query_params.get("ended", "")),
+            ended=uuid_in(request.query_params.get("ended", "")),
         )
 
     async def events(self, request: Request) -> Response:
@@ -94,17 +103,17 @@ class WaitingPages(frame.PageGroup):
 
     async def end_wait(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
-        id_ = frame.uuid_in(fields.get("request", ""))
+        id_ = uuid_in(fields.get("request", ""))
         if not id_:
-            raise frame.PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no request.")
+            raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no request.")
         try:
             answer = await self._end_wait(id_)
         except OperationRefused as refused:
             return await self.page(request, str(refused), 409)
         finally:
             self._data.forget()
-        log.info("%s: ended the wait of %s: %s", frame.user_of(request), id_, answer)
-        return RedirectResponse(words.address("/waiting", {"ended": id_}), status_code=303)
+        log.info("%s: ended the wait of %s: %s", user_of(request), id_, answer)
+        return RedirectResponse(address("/waiting", {"ended": id_}), status_code=303)
 
     async def _end_wait(self, request: str) -> str:
         """Cancel a waiting request or move; return the scheduler's answer."""
@@ -138,4 +147,4 @@ class WaitingPages(frame.PageGroup):
 def _wanted(request: Request) -> WaitingQuery:
     after = request.query_params.get("after", "")
     number = int(after[:9]) if after.isascii() and after.isdigit() else 0
-    return WaitingQuery(frame.parameter(request, "project"), min(number, _DEEPEST))
+    return WaitingQuery(parameter(request, "project"), min(number, _DEEPEST))

@@ -2,10 +2,7 @@
 
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, checked, option, plain_table, positional
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting

@@ -5,17 +5,26 @@ from typing import Annotated, Any
 
 from msgspec import structs
 
-from berth.commands.builds import boot_options, print_notes
-from berth.commands.decision_output import held_sentence, print_funnel
-from berth.commands.options import Commands, OptionsOf, option
-from berth.commands.terminal import Cli, write_json
-from berth.features import added
-from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.host_states import resolved
-from berth.operations.publishing import checked
+from berth.kit import (
+    BootOptions,
+    Cli,
+    Commands,
+    OptionsOf,
+    added,
+    boot_descriptions,
+    boot_request,
+    checked,
+    held_sentence,
+    names_of,
+    option,
+    print_funnel,
+    print_notes,
+    resolved_request,
+    write_json,
+)
 from bus.clock import Clock
 from bus.masking import printable
-from control_room.core.words import expected_evaluation, expected_start, several
+from control_room.kit import expected_evaluation, expected_start, several
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from features.what_if.parts import MODULE, WhatIfPart
 
@@ -23,7 +32,7 @@ SECONDS = 30.0  # time limit for an answer to a query
 
 commands = Commands()
 
-_ASKED = boot_options("count", "name")
+_ASKED = boot_descriptions("count", "name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +73,7 @@ async def what_if_command(
     request = boot_request(options)
     print_notes(request)
     async with cli.bus("what-if") as bus:
-        request = checked(await resolved(bus, request, names_of(options)))
+        request = checked(await resolved_request(bus, request, names_of(options)))
         ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
         answer = await ask(structs.replace(wanted, replacing=question.preempt, claims=True))

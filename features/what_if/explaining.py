@@ -1,8 +1,6 @@
 """Answers `berth why --now` for builds: where their request would be placed now."""
 
-from berth.commands.terminal import Cli, write_json
-from berth.commands.why import Known
-from berth.operations.boot_options import recorded_request
+from berth.kit import Cli, KnownRecords, recorded_request, write_json
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -10,7 +8,7 @@ from features.what_if.commands import show_answer
 from features.what_if.messages import WHAT_IF, WhatIf
 
 
-async def decide_now(cli: Cli, bus: Bus, known: Known) -> int:
+async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int:
     """Show where the request of a build would be placed now; return 0 if it fits, else 1."""
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:

@@ -8,19 +8,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request
-from berth.operations.host_states import resolved
-from berth.operations.publishing import checked
-from berth.operations.refusing import operations_refused
-from berth.operations.request_sense import sense_of
+from berth.kit import (
+    boot_request,
+    checked,
+    names_of,
+    operations_refused,
+    options_named,
+    recorded_request,
+    resolved_request,
+    sense_of,
+)
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from control_room.core.builds import DecisionShown, Scores, shown
-from control_room.core.forms import InvalidForm
-from control_room.pages.builds import BuildRecords
-from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.queries import query
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    DecisionShown,
+    InvalidForm,
+    PageContext,
+    PageGroup,
+    Renderer,
+    Scores,
+    decision_shown,
+    query,
+)
 from features.what_if.core.request_form import FIELDS, RequestForm
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
@@ -118,8 +130,8 @@ async def requested(bus: Bus, entered: dict[str, Any]) -> tuple[BuildRequested, 
         options = options_named(**entered)
         request = boot_request(options)
         notes = sense_of(checked(request))
-        return checked(await resolved(bus, request, names_of(options))), notes
+        return checked(await resolved_request(bus, request, names_of(options))), notes
 
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
-    return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
+    return decision_shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from berth.operations.explanations import AnswerAddition
+from berth.kit import AnswerAddition
 from bus.delivery.runner import Bus
 from features.what_if.messages import WhatIfAnswered
 

@@ -32,9 +32,7 @@ class Shortage:
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # hosts removed by each constraint of placement, then by each filter
     nearest: tuple[NearMiss, ...] = ()
-    held: tuple[
-        NearMiss, ...
-    ] = ()  # fit, but are reserved for waiting requests; also in `nearest`
+    held: tuple[NearMiss, ...] = ()  # fit, but are reserved for waiting requests; also in `nearest`
     may_pass: bool = False  # whether some host is rejected for a temporary reason only
     is_reserved: bool = False  # whether only other requests' reserved capacity prevents the placing
     named: bool = False  # True if `nearest` has the hosts that the request names

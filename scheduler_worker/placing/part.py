@@ -1,4 +1,4 @@
-"""What a feature adds to a scheduler."""
+"""The part of a feature in a scheduler."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What features may use of a scheduler: `Searching` finds hosts and claims nothing, `Placing` also claims."""
+"""The surface of a scheduler for features: `Searching` finds hosts and claims nothing, `Placing` also claims."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

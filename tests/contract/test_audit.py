@@ -13,12 +13,12 @@ from rich.console import Console
 from berth import composition, worker_roles
 from berth.commands.audit import examine
 from berth.commands.run import migrate_all, ready
-from berth.commands.terminal import Cli
 from berth.doctor import looking
 from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
-from berth.doctor.seen import Finding
 from berth.features import packages
+from berth.kit.findings import Finding
+from berth.kit.terminal import Cli
 from berth.operations.audit import Audit, audit
 from berth.operations.cell_records import builds_by_cell
 from berth.services import embedded

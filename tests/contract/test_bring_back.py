@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from berth.importing.bring_over import Outcome
-from berth.importing.placement_contents import ImportedConsumer, PlacementContents
 from berth.importing.writers import write_stepwise
+from berth.kit.placement_contents import ImportedConsumer, PlacementContents
 from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
 from tests.support.imports import carry, change, client_of, fill, ignored

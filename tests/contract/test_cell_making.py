@@ -12,8 +12,9 @@ from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
-from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
-from berth.commands.terminal import Cli
+from berth.commands.cell_permissions import ferry_user_of, user_of
+from berth.kit.broker_users import BrokerTool
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.errors import OperationRefused, Unavailable

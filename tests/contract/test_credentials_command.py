@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from berth.commands import credentials
-from berth.commands.credentials import Credential
+from berth.kit.credentials import Credential
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, Operator, Outcome
 from tests.support.command_line import CommandLine, no_berth_answers

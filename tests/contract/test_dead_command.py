@@ -9,7 +9,7 @@ from rich.console import Console
 
 from berth import composition, dead_letters
 from berth.commands import dead
-from berth.commands.terminal import Cli
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildRequested

@@ -12,13 +12,12 @@ from rich.console import Console
 from sqlalchemy import text
 
 from berth import composition
-from berth.commands import terminal
 from berth.commands.builds import delete
 from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
-from berth.commands.terminal import Cli
 from berth.features import packages
-from berth.operations import cells
+from berth.kit import builds, terminal
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild, RefusedFound
@@ -106,8 +105,8 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
 ) -> None:
     broker, output = LocalBroker(), io.StringIO()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
-    monkeypatch.setattr(cells, "INSTANCE_SECONDS", 0.5)
-    monkeypatch.setattr(cells, "PAGE", 2)
+    monkeypatch.setattr(builds, "INSTANCE_SECONDS", 0.5)
+    monkeypatch.setattr(builds, "PAGE", 2)
     monkeypatch.setattr(terminal, "write_json", lambda one: output.write(f"{one.build} "))
     store = Database("sqlite+aiosqlite://", inline=True)
     await migrate(store, *packages("conductor"))

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from berth.commands.ironic import diff_command, sweep_command
 from berth.commands.ironic_access import access_of
-from berth.commands.terminal import Cli
 from berth.composition import open_placement
 from berth.features import packages
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim

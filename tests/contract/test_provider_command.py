@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
-from berth.commands.terminal import Cli
-from berth.operations import host_states
+from berth.kit import hosts
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.claims import Claimed
 from bus.errors import OperationRefused
@@ -65,7 +65,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts 2 to 6 were imported, 7 is a pool made by an operator, and host 1 has a cell already."""
-    monkeypatch.setattr(host_states, "A_PAGE", 2)
+    monkeypatch.setattr(hosts, "A_PAGE", 2)
     monkeypatch.setattr(providers, "_AT_ONCE", 2)
     for number in range(2, 8):
         name = "pool" if number == 7 else f"rack{number % 2}-{number}"

@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from berth.features import packages
+from berth.kit.rest_ends import REPLY_TO
 from berth.rest.callers import RestCaller
-from berth.rest.ends import REPLY_TO, EndLog, Expired
+from berth.rest.ends import EndLog, Expired
 from berth.rest.operations import RestOperations
 from berth.rest.store import IdTaken
 from berth.settings import Settings

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from berth import composition
 from berth.commands.run import migrate_all, up
-from berth.operations.publishing import publish
+from berth.kit.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
 from bus.delivery.runner import Bus

@@ -15,6 +15,7 @@ import pytest
 
 from berth import broker_permissions, composition
 from berth.ferry.crossings import Way
+from berth.kit.broker_permissions import BrokerUser, Permissions, definitions
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -50,12 +51,10 @@ def address(broker: RabbitMQ, user: str) -> str:
     return f"amqp://{user}:{PASSWORD}@127.0.0.1:{broker.port}/"
 
 
-def let_in(broker: RabbitMQ, exchange: str, **users: broker_permissions.Permissions) -> None:
-    known = {
-        f"{exchange}-{name}": broker_permissions.BrokerUser(PASSWORD, may) for name, may in users.items()
-    }
+def let_in(broker: RabbitMQ, exchange: str, **users: Permissions) -> None:
+    known = {f"{exchange}-{name}": BrokerUser(PASSWORD, may) for name, may in users.items()}
     file = broker.directory / f"{exchange}.json"
-    file.write_text(json.dumps(broker_permissions.definitions(known)))
+    file.write_text(json.dumps(definitions(known)))
     broker.control("import_definitions", str(file))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from berth.kit.publishing import publish
 from berth.loadtest import mixed
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

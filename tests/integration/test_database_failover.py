@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from berth.kit.publishing import publish
 from berth.operations.audit import audit
 from berth.operations.cell_records import builds_by_cell, places_by_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

@@ -13,7 +13,8 @@ from berth import composition
 from berth.doctor import looking
 from berth.doctor.judgement import judged
 from berth.doctor.management import read_management
-from berth.doctor.seen import Finding, ManagementSeen
+from berth.doctor.seen import ManagementSeen
+from berth.kit.findings import Finding
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.rabbit import RabbitTransport

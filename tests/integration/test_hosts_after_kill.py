@@ -21,8 +21,10 @@ from msgspec.structs import replace
 from berth import composition, worker_roles
 from berth.commands.run import ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.host_states import forcing_down, host_named
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.host_marks import forcing_down
+from berth.kit.hosts import host_named
 from berth.services import Supervisor, embedded
 from berth.settings import Settings
 from berth.worker_roles import Role

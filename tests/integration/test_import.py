@@ -17,7 +17,7 @@ import pytest
 from tenacity import wait_none
 
 from berth.commands import importing
-from berth.importing.client import PlacementClient
+from berth.kit.placement_client import PlacementClient
 from deploy.placement import BerthPlacement
 from tests.compliance.api import PlacementApi, empty
 from tests.support.berth_processes import run_berth

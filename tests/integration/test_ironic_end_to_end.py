@@ -19,8 +19,8 @@ from rich.console import Console
 from berth import composition
 from berth.commands.ironic import diff_command
 from berth.commands.run import migrate_all
-from berth.commands.terminal import Cli
 from berth.configuration import read
+from berth.kit.terminal import Cli
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus

@@ -19,10 +19,10 @@ from sqlalchemy.engine import make_url
 from berth import composition, worker_roles
 from berth.commands.cell_ending import AgentOptions, add_agent, remove
 from berth.commands.cell_making import CellOptions, NewCell, add
-from berth.commands.cell_permissions import BrokerTool
 from berth.commands.cells import drain, mark
-from berth.commands.terminal import Cli
 from berth.configuration import read
+from berth.kit.broker_users import BrokerTool
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.cells import FindCells

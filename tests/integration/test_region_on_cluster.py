@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from berth.kit.publishing import publish
 from berth.loadtest import mixed
 from berth.operations.guest_differences import compare_guests
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from berth import composition
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED

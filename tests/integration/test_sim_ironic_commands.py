@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from berth.commands import ironic_access
 from berth.commands.ironic import ironic
-from berth.commands.terminal import Cli
 from berth.configuration import read
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus.errors import OperationRefused, Unavailable
 from bus.http import listen

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
 from berth.operations.audit import audit
-from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus

@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from berth.choice import policy
 from berth.composition import open_placement
+from berth.kit.choice_policies import choice_policy
 from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEditRequested
@@ -425,7 +425,7 @@ class SimulatedWorld:
 
         def scheduler(bus: Bus) -> Worker:
             # half of the worlds have the default profile, the others only the kernel's weighers
-            chosen = policy(Settings()) if self.seed % 2 else ChoicePolicy()
+            chosen = choice_policy(Settings()) if self.seed % 2 else ChoicePolicy()
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], policy=chosen)
             self.waiting[bus.replica] = waiting_builds_of(worker)
             return losing_changes(worker, self.chance) if self.loses_changes else worker

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from berth import composition
 from berth.__main__ import app
-from berth.commands import options, terminal
-from berth.operations.publishing import leaves
+from berth.kit import command_groups, running, terminal
+from berth.kit.refusals import single_errors
 from bus import topics
 from bus.cells import FindCells
 from bus.delivery.runner import Bus
@@ -33,7 +33,7 @@ async def plainly(work: Awaitable[T]) -> T:
     try:
         return await work
     except BaseExceptionGroup as several:
-        [problem] = leaves(several)
+        [problem] = single_errors(several)
         raise problem from None
 
 
@@ -93,8 +93,8 @@ class CommandLine:
         sent, complained = io.StringIO(), io.StringIO()
         try:
             code = await in_time(self._begun(words, sent, complained))
-        except* terminal._CONDITIONS as conditions:
-            code = terminal._explain(leaves(conditions))
+        except* running._CONDITIONS as conditions:
+            code = running._explain(single_errors(conditions))
         return Done(code or 0, sent.getvalue() + self._capsys.readouterr().out, complained.getvalue())
 
     def _begun(self, words: Sequence[str], sent: IO[str], complained: IO[str]) -> Awaitable[Any]:
@@ -104,11 +104,12 @@ class CommandLine:
             name: Console(file=file, highlight=False, soft_wrap=True, width=200)
             for name, file in (("say", sent), ("complain", complained))
         }
-        self._patch.setattr(options, "say", voices["say"])
-        self._patch.setattr(terminal, "complain", voices["complain"])
+        self._patch.setattr(command_groups, "say", voices["say"])
+        for module in (terminal, running):
+            self._patch.setattr(module, "complain", voices["complain"])
         for voice in voices.keys() & vars(self._module).keys():
             self._patch.setattr(self._module, voice, voices[voice])
-        self._patch.setattr(options, "run", started.append)
+        self._patch.setattr(command_groups, "run", started.append)
         typed = CliRunner().invoke(app, [self._group, *words])
         if typed.exception is not None and not isinstance(typed.exception, SystemExit):
             raise typed.exception

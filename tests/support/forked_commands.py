@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from berth.__main__ import main
-from berth.commands import index, terminal
+from berth.commands import index
+from berth.kit import terminal
 
 for _module in {module for commands in index._MODULES.values() for module in commands.values()}:
     import_module(f"berth.commands.{_module}")

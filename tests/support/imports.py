@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 
 from berth.importing.bring_over import Import, Outcome
-from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import differences
 from berth.importing.writers import ProviderWriter, write_stepwise
+from berth.kit.placement_client import PlacementClient
 from tests.support.http_placement import HttpPlacement, claim_in_json
 from tests.support.ids import uid
 

@@ -14,9 +14,9 @@ from berth import composition
 from berth.commands.index import COMMANDS
 from berth.commands.run import ready
 from berth.importing.bring_over import Import
-from berth.importing.client import PlacementClient
-from berth.importing.placement_contents import ImportedConsumer
 from berth.importing.writers import writer_for
+from berth.kit.placement_client import PlacementClient
+from berth.kit.placement_contents import ImportedConsumer
 from berth.operations.audit import audit
 from berth.services import embedded
 from berth.settings import Settings

@@ -13,7 +13,8 @@ import msgspec
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
-from berth.operations.boot_options import boot_request, options_named, parts_given
+from berth.kit.boot_options import options_named
+from berth.kit.boot_requests import boot_request, parts_given
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent

@@ -23,10 +23,10 @@ from bus.errors import NoAnswer, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import Query
 from bus.worker import Worker
-from control_room.pages import frame
+from control_room.kit import frame, refresh
+from control_room.kit.queries import Queries
+from control_room.kit.shared_data import BackgroundTasks
 from control_room.pages.app import pages_app
-from control_room.queries import Queries
-from control_room.shared_data import BackgroundTasks
 from control_room.worker import Events, control_room
 from tests.support.buses import serving
 
@@ -182,7 +182,7 @@ async def a_visited_room(
         queries = queries_with(bus, answered, sent or {})
         tables = composition.queues, composition.agent_queues
         with (
-            patch.object(frame, "PATIENCE", patience),
+            patch.object(refresh, "PATIENCE", patience),
             patch.object(frame, "Environment", partial(Environment, bytecode_cache=_COMPILED)),
             _without_waiting_for_others(workers),
         ):

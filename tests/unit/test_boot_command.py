@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.commands import builds, terminal
-from berth.operations import request_sense
-from berth.operations.boot_options import BootOptions, boot_request, image_named
-from berth.operations.host_states import ByName
+from berth.commands import builds
+from berth.kit import request_sense, terminal
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request, image_named
+from berth.kit.named_objects import ByName
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from bus.protocol import encode

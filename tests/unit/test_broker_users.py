@@ -18,10 +18,10 @@ import pytest
 from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
-from berth.broker_permissions import hashed
 from berth.broker_users import Management, Rabbitmqctl, broker_users
 from berth.cell_file import CellFile, read_cell_file, write_cell_file
 from berth.configuration import read
+from berth.kit.broker_permissions import hashed
 from berth.settings import BadSetting, Settings
 from bus.errors import BrokerRefused, Unavailable
 from bus.masking import distrusted

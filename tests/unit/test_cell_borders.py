@@ -9,6 +9,7 @@ import pytest
 
 from berth import broker_permissions, composition
 from berth.ferry.crossings import Crossing, InvalidCrossing, Way, crossings, ways
+from berth.kit.broker_permissions import KeyPatterns, Permissions
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
@@ -178,7 +179,7 @@ def test_answers_need_no_consumer_and_queries_need_one() -> None:
     assert crossing("ask.placement.claim.c1").expected and crossing("build.placed.c1").expected
 
 
-def may(found: broker_permissions.Permissions, exchange: str = "berth") -> broker_permissions.KeyPatterns:
+def may(found: Permissions, exchange: str = "berth") -> KeyPatterns:
     (keys,) = [key for key in found.keys if key.exchange == exchange]
     return keys
 
@@ -201,9 +202,7 @@ NEVER = [
 @pytest.mark.parametrize(
     ("found", "says"), [(MIDDLE, SAYS_OUT), (OWN, SAYS_IN)], ids=["in the middle", "on the cell's own"]
 )
-def test_the_ferry_may_publish_only_messages_that_cross(
-    found: broker_permissions.Permissions, says: Sequence[str]
-) -> None:
+def test_the_ferry_may_publish_only_messages_that_cross(found: Permissions, says: Sequence[str]) -> None:
     allowed = [key for key in (*SAYS_OUT, *SAYS_IN, *NEVER) if re.match(may(found).write, key)]
     assert allowed == list(says)
 
@@ -211,9 +210,7 @@ def test_the_ferry_may_publish_only_messages_that_cross(
 @pytest.mark.parametrize(
     ("found", "way"), [(MIDDLE, Way.IN), (OWN, Way.OUT)], ids=["in the middle", "on the cell's own"]
 )
-def test_the_ferry_may_read_only_the_keys_it_forwards(
-    found: broker_permissions.Permissions, way: Way
-) -> None:
+def test_the_ferry_may_read_only_the_keys_it_forwards(found: Permissions, way: Way) -> None:
     bound = [key for crossing in CROSSINGS if crossing.way is way for key in crossing.keys]
     others = [key for crossing in CROSSINGS if crossing.way is not way for key in crossing.keys]
     events = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from berth import command_table, reference_tables, setting_tables
 from berth.__main__ import app
-from berth.choice import policy
 from berth.commands import index
+from berth.kit.choice_policies import choice_policy
 from berth.settings import BadSetting, Settings
 from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
@@ -373,9 +373,9 @@ def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(
         BadSetting, match=r"scheduler_filters = .*: 'my_rules:broken' makes a int, not a Rule"
     ):
-        policy(Settings().having(scheduler_filters=("my_rules:broken",)))
+        choice_policy(Settings().having(scheduler_filters=("my_rules:broken",)))
     with pytest.raises(BadSetting, match="there is no function 'none' in 'my_rules'"):
-        policy(Settings().having(scheduler_filters=("my_rules:none",)))
+        choice_policy(Settings().having(scheduler_filters=("my_rules:none",)))
 
 
 def test_all_packages_are_listed() -> None:

@@ -15,7 +15,6 @@ from berth.doctor.seen import (
     BrokerSeen,
     DatabaseSeen,
     DurableQueue,
-    Finding,
     IronicSeen,
     LettersSeen,
     ManagementSeen,
@@ -23,8 +22,10 @@ from berth.doctor.seen import (
     QueueSeen,
     WorkerSeen,
 )
+from berth.kit.audit_records import OperationMark
+from berth.kit.findings import Finding
 from berth.operations.guest_differences import CellRecords, differences
-from berth.operations.stored_builds import HeldByCell, OperationMark, PlaceByCell
+from berth.operations.stored_builds import HeldByCell, PlaceByCell
 from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
 from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
 from bus.claims import Choice, holder_consumer

@@ -103,6 +103,16 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
         "features/moves/scheduler.py:1: imports scheduler_worker.owners: a worker offers features its module"
         " `extension`",
     ),
+    "a feature imports more of berth than its kit": (
+        {"features/moves/commands.py": "from berth.settings import Settings"},
+        "features/moves/commands.py:1: imports berth.settings: berth offers features the names of"
+        " `berth.kit`",
+    ),
+    "a feature imports a module of the kit": (
+        {"features/moves/pages.py": "from control_room.kit.frame import Renderer"},
+        "features/moves/pages.py:1: imports control_room.kit.frame: control_room offers features the names of"
+        " `control_room.kit`",
+    ),
     "a feature imports one that it does not need": (
         {"features/moves/scheduler.py": "from features.waiting import messages"},
         "features/moves/scheduler.py:1: imports features.waiting.messages: its declaration does not need it",

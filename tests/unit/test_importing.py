@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from berth.importing.placement_contents import (
-    ImportedConsumer,
-    ImportedProvider,
-    PlacementContents,
-    differences,
-    unimportable,
-)
+from berth.importing.placement_contents import differences, unimportable
 from berth.importing.writers import portions
+from berth.kit.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.reports import Inventory
 
 HOST = ImportedProvider(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from berth.configuration import read
-from berth.openstack_conf import BadConf, IronicConf, ironic_conf
+from berth.kit.oslo_conf import BadConf
+from berth.openstack_conf import IronicConf, ironic_conf
 from berth.settings import BadSetting
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")

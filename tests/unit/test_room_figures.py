@@ -29,9 +29,11 @@ from control_room.core.builds import (
     percentiles,
     summed,
 )
-from control_room.core.hosts import Fleet, HostStock, KnownHost, parse_flavor
-from control_room.core.now import EXPIRY, Heartbeats, Reply, alarms
-from control_room.core.words import duration, listed, rate, several
+from control_room.core.hosts import Fleet, parse_flavor
+from control_room.core.now import EXPIRY, Heartbeats, alarms
+from control_room.kit.hosts import HostStock, KnownHost
+from control_room.kit.replies import Reply
+from control_room.kit.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid

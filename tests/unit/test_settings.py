@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from berth import composition, ironic, simulated_agents, worker_roles
-from berth.choice import request_options
 from berth.commands.run import layout_chosen
 from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.kit.choice_policies import request_options
 from berth.logs import secrets_of
 from berth.services import metrics_addresses
-from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
+from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, settings_by_name
 from berth.settings_checks import DATABASE_PARAMETERS
 from bus.delivery.runner import Bus
 from bus.masking import masked
@@ -116,7 +116,7 @@ def test_a_file_of_another_user_is_used_only_if_it_is_named(monkeypatch: pytest.
     ],
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
-    assert by_name(settings_of({variable_of(name): text}).settings)[name] == value
+    assert settings_by_name(settings_of({variable_of(name): text}).settings)[name] == value
 
 
 # Cells
@@ -195,7 +195,7 @@ def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
-    values = by_name(settings_of(SERVED, FERRIED).settings)["cell_ferry_urls"]
+    values = settings_by_name(settings_of(SERVED, FERRIED).settings)["cell_ferry_urls"]
     assert "geheim" not in str(masked(values)) and "geheim" in str(values)
 
 
@@ -229,7 +229,7 @@ def test_a_bad_table_of_a_cell_is_named(toml: str, says: str) -> None:
 
 
 def test_every_setting_is_in_one_group() -> None:
-    values = by_name(Settings())
+    values = settings_by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert Settings().having(**values) == Settings()
     assert Settings().having(simulator={"seed": 2}).having(simulator={"hosts": 3}).simulator.seed == 2

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from berth.commands import why
-from berth.commands.terminal import Cli
+from berth.kit import record_output
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
@@ -24,10 +24,10 @@ def printed(show: Callable[[Cli], None]) -> str:
 
 
 def test_why_shows_when_a_request_in_the_backlog_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(why, "Clock", lambda: Clock(lambda: NOW))
+    monkeypatch.setattr(record_output, "Clock", lambda: Clock(lambda: NOW))
     decision, p50, p90 = Decision(code=BACKLOG), NOW + 5.5, NOW + 9.5
     found = DecisionFound(known=True, waits=True, decision=decision, start_p50=p50, start_p90=p90)
-    text = printed(lambda cli: why._show_decided(found, cli))
+    text = printed(lambda cli: record_output._show_decided(found, cli))
     assert "expected evaluation: 50 % within 5.5 s, 90 % within 9.5 s" in text
     assert "expected start" not in text
 
@@ -39,4 +39,4 @@ def test_a_held_host_is_shown_with_request_project_and_times() -> None:
         " a host, at most until 2001-09-09 01:47:40 UTC\n"
     )
     decided = DecisionFound(known=True, held=(held,))
-    assert f"  now {line}" in printed(lambda cli: why._show_decided(decided, cli))
+    assert f"  now {line}" in printed(lambda cli: record_output._show_decided(decided, cli))

@@ -16,7 +16,7 @@ from berth.cell_file import read_cell_file
 from berth.configuration import read as read_settings
 from berth.importing.bring_over_aggregates import NoAggregates
 from berth.importing.bring_over_aggregates import read as read_aggregates
-from berth.operations.boot_options import flavor_instead
+from berth.kit.boot_requests import flavor_instead
 from berth.settings import BadSetting
 from bus.errors import Undecodable
 from bus.messages import BuildRequested

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from bus.packing import RowPacking
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.flavor_form import PlannedFlavor
-from control_room.core.hosts import HostStock, KnownHost
+from control_room.kit import HostStock, KnownHost, PlannedFlavor
 
 Counts = NDArray[np.int64]
 

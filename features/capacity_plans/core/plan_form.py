@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from control_room.core.flavor_form import FlavorTerms, PlannedFlavor, counted, parse_flavor
+from control_room.kit import FlavorTerms, PlannedFlavor, parse_flavor, split_count
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def _parsed(parse: Callable[[str], T], lines: Sequence[str], problems: list[str]
 
 
 def _added(text: str) -> AddedHosts:
-    number, rest = counted(text, MOST_ADDED)
+    number, rest = split_count(text, MOST_ADDED)
     if rest.startswith("like:"):
         like = rest.removeprefix("like:").strip()
         if not like:

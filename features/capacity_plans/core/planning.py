@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
-from control_room.core.hosts import HostStock, KnownHost
+from control_room.kit import HostStock, KnownHost
 from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, PlannedLimit
 from features.capacity_plans.core.plan_form import AddedHosts, InvalidPlan, Plan
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-from berth.operations.publishing import checked
-from control_room.core.flavor_form import PlannedFlavor
+from berth.kit import checked
+from control_room.kit import PlannedFlavor
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide
 from features.capacity_plans.plan_additions import Asker, PlanAddition

@@ -3,14 +3,11 @@
 import dataclasses
 from typing import Any
 
-from berth.commands.options import option
-from berth.commands.terminal import Cli, write_json
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BootOptions, Cli, boot_request, option, write_json
 from bus import topics
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from control_room.queries import known_hosts
+from control_room.kit import known_hosts
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
 from features.capacity_plans.plan_additions import completed

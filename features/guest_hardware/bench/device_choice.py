@@ -17,7 +17,7 @@ from random import Random
 from statistics import mean
 
 from berth.features import add_filters
-from berth.instant_cloud import InstantPlacement
+from berth.kit import InstantPlacement
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup

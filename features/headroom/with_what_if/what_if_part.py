@@ -1,10 +1,9 @@
 """Adds to the output of `berth what-if` whether failover headroom would still be kept."""
 
-from berth.operations.explanations import AnswerAddition
+from berth.kit import AnswerAddition
 from bus.delivery.runner import Bus
 from bus.masking import printable
-from control_room.core.now import Reply
-from control_room.queries import query
+from control_room.kit import Reply, query
 from features.headroom.after_claims import headroom_after
 from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
 from features.what_if.messages import WhatIfAnswered

@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option, positional
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
 from features.capacity_plans.plan_output import show_plan

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control_room.core.forms import whole_numbers
+from control_room.kit import whole_numbers
 
 _TEXTS = ("hosts", "label", "begin", "end", "per", "reason")
 _NUMBERS = {"budget": 0, "most": 4}

@@ -7,14 +7,29 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.commands.decision_output import print_funnel
-from berth.commands.hosts import Names
-from berth.commands.options import Commands, WaitingCommand, option, positional
-from berth.commands.terminal import Cli, complain, progress_bar, write_json
-from berth.operations.boot_options import parts_given, waiting_time
-from berth.operations.cells import check_to_cell, chosen_cells
-from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    HostNames,
+    Settings,
+    WaitingCommand,
+    check_to_cell,
+    checked_cause,
+    chosen_cells,
+    complain,
+    disabling,
+    forcing_down,
+    host_named,
+    option,
+    parts_given,
+    positional,
+    print_funnel,
+    progress_bar,
+    reported_hosts,
+    waiting_time,
+    write_json,
+)
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN
@@ -44,7 +59,7 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class DrainOptions:
-    hosts: Names = None
+    hosts: HostNames = None
     cell: str = option("", "All hosts of this cell.")
     agent: str = option("", "All hosts of this agent.")
     to_cell: str = option("", "Into this cell: they are stopped first.", metavar="CELL")

@@ -8,13 +8,25 @@ from typing import Annotated
 from msgspec import structs
 from rich.table import Table
 
-from berth.commands.decision_output import attempts_of, print_funnel
-from berth.commands.instances import duration
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, plain_table, write_json
-from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
-from berth.operations.deleting import end_wait
-from berth.operations.publishing import within
+from berth.kit import (
+    Cli,
+    Commands,
+    age_text,
+    ask_cells,
+    attempts_of,
+    chosen_cells,
+    complain,
+    end_wait,
+    known_cells,
+    option,
+    plain_table,
+    positional,
+    print_funnel,
+    require_all_answers,
+    uuid_of,
+    within_seconds,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -206,7 +218,7 @@ async def _steer(
                 printer.cli.tell(f"{stands.build}: {to} is requested{yet}", **facts)
                 return True
             late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
-            ended = await within(options.timeout, outcome, late)
+            ended = await within_seconds(options.timeout, outcome, late)
             printer.on_outcome(ended)
             return ended.end in _GOOD[to]
     except asyncio.CancelledError:
@@ -219,9 +231,9 @@ def moves_table(found: Sequence[MoveStands], now: float) -> Table:
     rows = []
     for move in found:
         percent = f" {move.percent}%" if move.percent and not move.ended else ""
-        took = duration(move.ended - move.since) if move.ended else ""
+        took = age_text(move.ended - move.since) if move.ended else ""
         way = move.source or "-", move.host or "-"
-        since = duration(now - move.since)
+        since = age_text(now - move.since)
         rows.append(
             (move.move, move.build, move.kind, f"{move.phase}{percent}", *way, since, took, move.reason)
         )

@@ -8,13 +8,27 @@ from typing import Annotated
 from msgspec import structs
 from rich.markup import escape
 
-from berth.commands.decision_output import cause_after, print_funnel, wait_sentence
-from berth.commands.options import Commands, WaitingCommand, described, option, positional
-from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
-from berth.operations.cells import uuid_of
-from berth.operations.publishing import PATIENCE, publish
-from berth.settings import BadSetting
+from berth.kit import (
+    PUBLISH_SECONDS,
+    BadSetting,
+    Cli,
+    Commands,
+    WaitingCommand,
+    cause_after,
+    complain,
+    described,
+    image_named,
+    option,
+    pairs_given,
+    parts_given,
+    positional,
+    print_funnel,
+    publish,
+    uuid_of,
+    wait_sentence,
+    waiting_time,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable
@@ -193,7 +207,7 @@ async def resize_command(
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
     verify = {"verify": options.verify, "verify_for": _verify_for(options.verify_for)}
     asked = structs.replace(asked, same_host=options.same_host, **verify)
-    specs = pairs("--extra-spec", size.extra_spec or ())
+    specs = pairs_given("--extra-spec", size.extra_spec or ())
 
     def resized(stands: BuildStands) -> MoveRequested:
         flavor = spec_of(stands).flavor
@@ -272,7 +286,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
             return print_supposed(cli, requests, await supposed(bus, requests))
         if how.follows:
             return await _follow(bus, name, requests, cli, how)
-        await publish(bus, *requests, patience=PATIENCE)
+        await publish(bus, *requests, patience=PUBLISH_SECONDS)
     for request in requests:
         facts = {"move": request.move, "build": request.build, "kind": request.kind}
         cli.tell(f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)", **facts)

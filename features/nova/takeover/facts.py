@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from berth.importing.placement_contents import PlacementContents
+from berth.kit import PlacementContents
 from features.nova.conf import NovaSchedulerConf
 from features.nova.core.facts import NovaFacts
 from features.nova.oslo.topic import TopicQueue

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from control_room.core.words import several
+from control_room.kit import several
 from features.nova.core.unjudged_properties import unjudged_by_flavor, unjudged_by_image
 from features.nova.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, named
 from features.nova.takeover.options_judgement import judged_options

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from control_room.core.words import several
+from control_room.kit import several
 from features.nova.conf import NovaSchedulerConf
 from features.nova.takeover.facts import ChoiceFacts, Level, TakeoverFacts, TakeoverFinding, named
 from features.nova.takeover.placement_judgement import has_pci_in_placement

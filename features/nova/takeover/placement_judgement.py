@@ -6,8 +6,8 @@ from functools import partial
 
 from msgspec import structs
 
-from berth.importing.placement_contents import ImportedConsumer, PlacementContents
-from control_room.core.words import several
+from berth.kit import ImportedConsumer, PlacementContents
+from control_room.kit import several
 from features.nova.core.facts import NodeFacts, NovaFacts
 from features.nova.core.translation import OWNER_NOVA, OWNER_SINCE
 from features.nova.takeover.facts import Level, TakeoverFacts, TakeoverFinding, named

@@ -1,6 +1,6 @@
 """Makes the worker of shadow mode; imported only if it runs."""
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.worker import Worker

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.decisions import CELLS, PARTS, PERIOD, TRAITS
 from berth.features import add_filters
-from berth.instant_cloud import InstantPlacement
+from berth.kit import InstantPlacement
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.messages import BuildPlaced, HostReported, Selection

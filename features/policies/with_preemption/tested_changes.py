@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import structs
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.delivery.runner import Bus
 from features.policies.decisions import RecordedDecision
 from features.policies.stored_changes import ChangesPart, StoredChanges

@@ -4,11 +4,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import structs
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BootOptions, boot_request
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.flavor_form import parse_flavor
+from control_room.kit import parse_flavor
 from features.policies.decisions import RecordedDecision
 from features.policies.stored_changes import ChangesPart, StoredChanges
 from features.policies.with_reservations.subject import SUBJECT, ReservationsSupposed, encode

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.messages import BuildRequested
 from features.policies.stored_changes import ChangesPart, StoredChanges
 from features.waiting.messages import WaitPart

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from berth.composition import open_placement
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import open_placement
 from bus.claims import Choice, ConsumerClaim, OutsideCell, Refused, Released, holder_consumer
 from bus.clock import Clock
 from bus.parts import TYPES, ChoiceParts, ClaimParts

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.audit_trail import ActRecord
 from bus.claims import CLEANUP, Choice, holder_consumer
 from bus.decisions import Decision

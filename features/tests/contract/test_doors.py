@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from berth.features import packages
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import BadSetting, checked
+from berth.kit.testing import packages
 from bus import parts, topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator, Role
 from bus.delivery.recording import Caller, caller

@@ -10,9 +10,8 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from berth.composition import open_placement
-from berth.operations.audit import placement_breaches
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import open_placement, placement_breaches
 from bus.claims import Choice, Claimed
 from bus.clock import Clock
 from bus.host_health import FORCED_DOWN

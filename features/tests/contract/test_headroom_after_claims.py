@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth.operations.stored_claims import allocations
+from berth.kit.testing import allocations
 from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import LabelEditRequested
 from bus.parts import ClaimParts

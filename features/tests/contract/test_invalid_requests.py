@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from berth.features import FEATURES, packages
+from berth.kit.testing import FEATURES, packages
 from bus import topics
 from bus.decisions import INVALID
 from bus.delivery.runner import Bus

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth.operations.audit import placement_breaches
+from berth.kit.testing import placement_breaches
 from bus.domains import LabelEditRequested
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.parts import PlacedParts, replaced_by

@@ -4,9 +4,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from berth import composition
 from berth.commands import why
-from berth.settings import Settings
+from berth.kit.testing import connected_as_commands
 from bus import topics
 from bus.queries import DecisionFound
 from bus.worker import Worker, answers
@@ -34,7 +33,7 @@ async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
             answers(MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
         ],
     )
-    async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):
+    async with serving(connected_as_commands, cell.worker(), scheduler):
         sent, other = await explain(uid(2)), await explain(uid(3))
     assert f"draws from reservation season {id_} of project p1" in sent
     assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in sent

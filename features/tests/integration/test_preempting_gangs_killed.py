@@ -14,9 +14,8 @@ from random import Random
 import asyncpg
 import pytest
 
-from berth.operations.audit import audit
-from berth.operations.boot_options import BootOptions, boot_request, options_named
-from berth.settings import Settings
+from berth.kit import BootOptions, Settings, boot_request, options_named
+from berth.kit.testing import audit
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

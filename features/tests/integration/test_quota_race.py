@@ -12,8 +12,7 @@ import asyncpg
 import pytest
 
 from berth import composition
-from berth.operations.publishing import publish
-from berth.settings import Settings
+from berth.kit import Settings, publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus

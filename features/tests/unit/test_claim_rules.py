@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.composition import open_placement
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import open_placement
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.clock import Clock
 from bus.parts import ClaimParts

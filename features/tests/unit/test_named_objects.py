@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from berth.features import features, module_of
-from berth.openapi import DescribedOperation
+from berth.kit import DescribedOperation
 from berth.rest.openapi import operations
 from bus.decisions import FindRefused
 from bus.messages import BuildDeleteRequested, BuildRequested

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.messages import BuildRequested
-from control_room.core.flavor_form import NAME
-from control_room.core.forms import FormField, InvalidForm, RequestField, words
-from control_room.core.words import address
+from control_room.kit import RESOURCE_NAME, FormField, InvalidForm, RequestField, address, split_words
 
 MOST_INSTANCES = 1000
 _DIGITS = 15
@@ -67,7 +65,7 @@ class RequestForm:
             **numbers,
             "extra_spec": tuple(_extra_specs(texts, problems)),
             "aggregate": (texts["aggregates"],) if texts["aggregates"] else (),
-            "ignore_host": tuple(words(texts["avoid"])),
+            "ignore_host": tuple(split_words(texts["avoid"])),
             **{name: texts[name] for name in _AS_GIVEN},
         }
         for each in self.added:
@@ -121,15 +119,15 @@ def _is_number(text: str) -> bool:
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
     """Yield a form's resources, traits and extra specs as KEY=VALUE; add mistakes to `problems`."""
-    for item in words(texts["resources"]):
+    for item in split_words(texts["resources"]):
         name, _, amount = item.partition(":")
-        if NAME.fullmatch(name) and _is_number(amount):
+        if RESOURCE_NAME.fullmatch(name) and _is_number(amount):
             yield f"resources:{name}={amount}"
         else:
             problems.append(f"{_label('resources')}: {item!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
-    for item in words(texts["traits"]):
+    for item in split_words(texts["traits"]):
         name = item.removeprefix("!")
-        if NAME.fullmatch(name):
+        if RESOURCE_NAME.fullmatch(name):
             yield f"trait:{name}={'required' if name == item else 'forbidden'}"
         else:
             problems.append(f"{_label('traits')}: {name!r} is no trait (A to Z, 0 to 9, _).")

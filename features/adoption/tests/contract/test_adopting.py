@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.claims import Choice, Claimed
 from bus.errors import Retry, Unavailable
 from bus.messages import BuildOrdered, Selection

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from berth.kit.testing import allocations
+from berth.kit.testing import retired as stored_retired
 from berth.operations.allocation_repairs import Mending
-from berth.operations.stored_claims import allocations
-from berth.operations.stored_claims import retired as stored_retired
 from bus.guests import ReportedGuest
 from placement_worker import Placement
 from tests.support.placement_builders import a_release, on_hosts

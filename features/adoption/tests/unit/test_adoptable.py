@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.reports import SHARES
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations

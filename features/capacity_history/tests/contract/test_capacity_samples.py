@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.host_health import DISABLED
 from bus.reports import Inventory
 from bus.sql.database import Database

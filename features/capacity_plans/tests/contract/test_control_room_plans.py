@@ -11,7 +11,7 @@ import pytest
 from bus.host_health import DISABLED
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
-from control_room import shared_data
+from control_room.kit import shared_data
 from features.capacity_plans import pages
 from features.capacity_plans.core.packing import PlanStopped
 from features.capacity_plans.core.planning import PlanAnswer

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from bus.host_health import DISABLED, HELD
-from control_room.core.hosts import HostStock, KnownHost
+from control_room.kit import HostStock, KnownHost
 from features.capacity_plans.core.packing import PlanStopped
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import PlanAnswer, planned

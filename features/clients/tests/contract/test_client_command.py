@@ -11,10 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth.commands.cell_permissions import BrokerTool
-from berth.commands.terminal import Cli
-from berth.operations.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BrokerTool, Cli, checked
 from bus.errors import BrokerRefused, OperationRefused
 from bus.worker import Worker, answers
 from features.clients.commands import PASSWORD, ClientOptions, add, given_password, permit, remove

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus import topics
 from bus.delivery.recording import RecordingBus
 from bus.local import LocalBroker, LocalTransport

@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth import composition
 from berth.commands.builds import boot
-from berth.commands.terminal import Cli
-from berth.operations.boot_options import boot_request, names_of, options_named
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Cli, Settings, boot_request, names_of, options_named
+from berth.kit.testing import commands_connect_by
 from bus import topics
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
@@ -32,7 +30,7 @@ pytestmark = LOCALLY
 @pytest.fixture
 async def placement(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
     async with a_placement("sqlite+aiosqlite://") as made, serving(connect, silent_placement(made)):
-        monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())
+        commands_connect_by(connect, monkeypatch)
         yield made
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.operations.audit import placement_breaches
+from berth.kit.testing import placement_breaches
 from bus.claims import Claimed, Refused, RuleRefused
 from bus.domains import LabelEditRequested
 from features.groups.constraints import DomainConstraints

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.vocabulary import LimitReached
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups

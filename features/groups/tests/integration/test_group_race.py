@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from berth.operations.audit import placement_breaches
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.parts import ClaimParts
 from bus.sql.failures import explained

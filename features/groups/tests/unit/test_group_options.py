@@ -2,8 +2,7 @@
 
 import pytest
 
-from berth.operations.boot_options import boot_request, options_named
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
 
 WEB = "00000000-0000-4000-8000-000000000001"
 

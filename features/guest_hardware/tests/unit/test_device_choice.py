@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from berth.features import add_filters
+from berth.kit.testing import add_filters
 from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from features.guest_hardware.filters import fullness

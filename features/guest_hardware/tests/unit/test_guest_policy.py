@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.choice import request_options
-from berth.operations.request_sense import sense_of
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings, sense_of
+from berth.kit.testing import request_options
 from features.guest_hardware.core.aliases import PciAlias, pci_aliases
 from features.guest_hardware.filters import devices, pci
 from features.guest_hardware.settings import GuestHardwareSettings

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from berth.control_room_setup import pages_of_features
 from bus.domains import LabelEditRequested
 from bus.requests import Flavor
-from control_room.pages import frame
+from control_room.kit import frame
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
 from features.headroom.pages import after_claims

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth.operations.stored_claims import allocations
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import allocations
 from bus.domains import LabelEditRequested
 from bus.errors import OperationRefused
 from bus.requests import Flavor

@@ -4,8 +4,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from berth.operations.audit import placement_breaches
-from berth.operations.stored_claims import allocations
+from berth.kit.testing import allocations, placement_breaches
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.errors import Unavailable
 from bus.reports import Inventory

@@ -7,7 +7,7 @@ import pytest
 
 from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
-from berth.settings import Settings
+from berth.kit import Settings
 from features.keystone.tokens import KeystoneTokens
 from tests.support.fake_keystone import FakeKeystone
 from tests.support.http_placement import an_api

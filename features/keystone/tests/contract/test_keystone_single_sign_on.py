@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from tests.support.fake_keystone import FakeKeystone
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from features.keystone import sign_in
 from tests.support.fake_keystone import FakeKeystone
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth.configuration import read
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import read
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 

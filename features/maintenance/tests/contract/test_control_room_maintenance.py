@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from berth.features import packages
-from berth.operations.host_states import forcing_down, host_named, state_of
+from berth.kit import forcing_down, host_named
+from berth.kit.testing import packages, state_of
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ProbeResult

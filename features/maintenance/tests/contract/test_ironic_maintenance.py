@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from berth.operations.host_states import disabling, enabling, host_named
+from berth.kit import disabling, enabling, host_named
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import host_named, state_of
+from berth.kit import host_named
+from berth.kit.testing import state_of
 from features.maintenance import scheduler
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.maintenance import UNMEASURED

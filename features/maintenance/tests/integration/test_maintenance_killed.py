@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import forcing_down, host_named, state_of
-from berth.settings import Settings
+from berth.kit import Settings, forcing_down, host_named
+from berth.kit.testing import state_of
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from features.maintenance.messages import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow

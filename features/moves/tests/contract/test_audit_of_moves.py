@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from berth.operations.audit import audit
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import audit
 from features.moves.tests.contract.test_heal_shelved import berth as berth
 from features.moves.tests.contract.test_heal_shelved import settings as settings
 from tests.support.healed_region import BUILD, KEEPER, stands

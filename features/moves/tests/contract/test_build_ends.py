@@ -5,9 +5,8 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from berth.composition import placement_queries
-from berth.features import packages
-from berth.operations.stored_builds import census
+from berth.kit import placement_queries
+from berth.kit.testing import census, packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Retry

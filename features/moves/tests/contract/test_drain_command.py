@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import Marking, disabling, forcing_down, host_named
-from berth.settings import BadSetting
+from berth.kit import BadSetting, disabling, forcing_down, host_named
+from berth.kit.testing import Marking
 from bus.errors import OperationRefused
 from features.moves.commands import draining
 from features.moves.messages import FIND_PLANS, FindPlans

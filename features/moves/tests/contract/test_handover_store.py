@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
-from berth.operations.stored_builds import held_by_cell
+from berth.kit.testing import held_by_cell, packages
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor.builds import Builds

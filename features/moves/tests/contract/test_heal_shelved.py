@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from berth import composition
 from berth.commands import audit as audit_command
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import connected_as_commands
 from bus.claims import Claimed, Retired
 from bus.delivery.runner import Bus
 from bus.topics import CLAIM
@@ -56,7 +56,7 @@ async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_re
     async with a_cell_with(settings):
         assert await berth("--yes") == f"released: {SHELVED_BREACH}\n"
         assert await berth() == "nothing is wrong\n"
-        async with Bus(composition.transport(settings, "test")) as bus:
+        async with Bus(connected_as_commands()) as bus:
             boot = an_order(a_claim(BUILD, on_hosts(1)))
             assert (await bus.asker(CLAIM)(boot)).results == (
                 Retired(why=SHELVED, cell="c1", revivable=True),

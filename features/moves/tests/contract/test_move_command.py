@@ -8,9 +8,8 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec.structs import replace
 
-from berth import composition
-from berth.features import FEATURES
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import FEATURES, commands_connect_by
 from bus import topics
 from bus.clock import Clock
 from bus.errors import OperationRefused, Unavailable
@@ -37,7 +36,7 @@ Berth = Callable[..., Any]
 async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
-    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
+    commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     monkeypatch.setattr(moving, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
     # Without an answer about allocations, the audit trail of each command would wait 2 s for it.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.stored_claims import retired
+from berth.kit.testing import retired
 from bus.claims import MIGRATION, STARTED, Claimed, ClaimRequested, Retired
 from bus.clock import Clock
 from bus.resources import FindAllocations

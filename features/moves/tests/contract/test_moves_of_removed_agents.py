@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message

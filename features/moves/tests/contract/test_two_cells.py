@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Poison, Retry

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from berth.configuration import EFFECTIVE_ENV
-from berth.operations.host_states import host_named
-from berth.settings import Settings
+from berth.kit import Settings, host_named
 from bus.errors import Unavailable, Unroutable
 from features.moves.messages import FIND_PLANS, FindPlans, PlanStands
 from features.moves.tests.integration.test_moves_killed import DESTINATION, SOURCE, MovingSite, moving_site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from deploy.servers import free_port
 from features.moves.tests.support.move_builders import a_move
 from tests.support.ids import uid

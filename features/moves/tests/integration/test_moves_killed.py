@@ -18,9 +18,8 @@ import msgspec
 import pytest
 
 from berth import simulated_agents
-from berth.operations.audit import audit
-from berth.operations.host_states import forcing_down, host_named
-from berth.settings import Settings
+from berth.kit import Settings, forcing_down, host_named
+from berth.kit.testing import audit
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from berth import composition
-from berth.operations.host_states import host_named, state_of
+from berth.kit import host_named
+from berth.kit.testing import commands_connect_by, state_of
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
@@ -40,7 +40,7 @@ async def hosts_to_empty(patch: pytest.MonkeyPatch, *workers: Worker) -> AsyncIt
     """Run a placement, scripted movers and `workers` on an in-memory bus, to which commands connect too."""
     broker, fake = LocalBroker(), FakeMovers(alone=False)
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
-    patch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
+    commands_connect_by(lambda: LocalTransport(broker), patch)
     patch.setenv("BERTH_CELLS", "c1")
     patch.setattr(emptying, "LIST_SECONDS", 0.02)
     patch.setattr(plans, "STEP_SECONDS", 0.02)

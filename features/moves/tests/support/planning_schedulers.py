@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.clock import Clock
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from berth.features import FEATURES
+from berth.kit.testing import FEATURES
 from bus.claims import STARTED, Choice
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth import composition
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
 from features.nova import commands
 from features.nova.core.report_shown import agreement
@@ -60,7 +60,7 @@ async def nova(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[CommandLine]:
     broker = LocalBroker()
-    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
+    commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     async with serving(lambda: LocalTransport(broker), a_shadow_worker()):
         yield CommandLine("nova", commands, monkeypatch, capsys)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.errors import Unavailable
 from bus.messages import HostReported
 from bus.queries import DecisionFound

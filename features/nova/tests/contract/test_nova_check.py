@@ -11,8 +11,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.engine import make_url
 
-from berth.importing.client import PlacementClient
-from berth.settings import Settings
+from berth.kit import PlacementClient, Settings
 from bus.clock import Clock
 from features.nova import check as nova_check
 from features.nova import commands, inspection

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.choice import policy, request_options
+from berth.kit import Settings, choice_policy
+from berth.kit.testing import request_options
 from berth.placement_http import placement_http
-from berth.settings import Settings
 from bus import topics
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
@@ -54,7 +54,9 @@ class BerthOfNova:
         self.mirror = Mirror(databases, queries, self._report, bus.clock)
 
     def scheduler(self, settings: Settings) -> Scheduler:
-        made = scheduler_of(self.placement, policy=policy(settings), requests=request_options(settings))
+        made = scheduler_of(
+            self.placement, policy=choice_policy(settings), requests=request_options(settings)
+        )
         self._schedulers.append(made)
         return made
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.clock import Clock
 from deploy.nova import find_nova
 from deploy.nova_configuration import write

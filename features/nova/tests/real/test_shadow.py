@@ -10,10 +10,9 @@ import pytest
 import pytest_asyncio
 
 from berth.importing.bring_over import Import
-from berth.importing.client import PlacementClient
 from berth.importing.writers import writer_for
+from berth.kit import PlacementClient, Settings
 from berth.services import embedded
-from berth.settings import Settings
 from bus.delivery.runner import Bus
 from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, running_nova
 from deploy.nova_client import wait_until

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from berth import composition
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.delivery.runner import Bus
 from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, running_nova
 from deploy.nova_client import wait_until

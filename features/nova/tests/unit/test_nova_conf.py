@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.configuration import read
-from berth.openstack_conf import BadConf
-from berth.settings import BadSetting, Settings
+from berth.kit import BadConf, BadSetting, Settings
+from berth.kit.testing import read
 from features.nova.conf import NovaConf, NovaSchedulerConf, nova_conf, nova_options, nova_scheduler_conf
 from features.nova.processes import scheduler_address
 

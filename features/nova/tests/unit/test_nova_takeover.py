@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from berth.features import FEATURES
-from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
+from berth.kit import ImportedConsumer, ImportedProvider, PlacementContents
+from berth.kit.testing import FEATURES
 from bus.reports import Inventory
 from features.nova.conf import NovaSchedulerConf
 from features.nova.core.cloud import MirroredAggregate

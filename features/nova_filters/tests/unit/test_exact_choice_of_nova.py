@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth.features import add_filters
+from berth.kit.testing import add_filters
 from tests.support.exact_choice import RULES, WEIGHERS, Batches, some_orders
 
 add_filters()

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.operations.request_sense import sense_of
-from berth.settings import BadSetting
+from berth.kit import BadSetting, sense_of
 from bus.requests import Hints, Image
 from features.nova_filters import weighers
 from features.nova_filters.filters import FILTERS, WEIGHERS

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from berth.importing.client import PlacementClient
 from berth.importing.writers import ProviderWriter, write_in_bulk
+from berth.kit import PlacementClient
 from tests.support.http_placement import an_api
 from tests.support.imports import check_repeated_imports
 

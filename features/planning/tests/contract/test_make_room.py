@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from berth.features import packages
-from berth.operations.host_states import disabling, enabling, host_named, state_of
+from berth.kit import disabling, enabling, host_named
+from berth.kit.testing import packages, state_of
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.audit import placement_breaches
+from berth.kit.testing import placement_breaches
 from bus.claims import Choice, Claimed
 from bus.messages import BuildPlaced, Selection
 from bus.reports import SHARES, Inventory

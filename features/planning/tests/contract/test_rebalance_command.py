@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth import composition
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker, answers
 from features.planning import rebalance_command
@@ -39,7 +39,7 @@ class ScriptedPlanner:
 @pytest.fixture
 async def planner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPlanner]:
     broker, planner = LocalBroker(), ScriptedPlanner()
-    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
+    commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     worker = Worker("planner", answers=[answers(PLAN_BALANCE, planner.answer)])
     async with serving(lambda: LocalTransport(broker), worker):
         yield planner

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.errors import Unavailable
 from bus.parts import PlanParts
 from bus.resources import AllocationsFound, FindAllocations

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from berth import composition
-from berth.operations import publishing
+from berth.kit import publishing
+from berth.kit.testing import commands_connect_by
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.parts import PlanParts
@@ -104,7 +104,7 @@ def rebalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[], LocalTransport]:
     broker = LocalBroker()
-    monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
+    commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     return lambda: LocalTransport(broker)
 
 

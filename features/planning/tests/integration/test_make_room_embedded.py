@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 from prometheus_client import REGISTRY
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.host_states import host_named, state_of
+from berth.kit import BootOptions, boot_request, host_named
+from berth.kit.testing import state_of
 from bus import topics
 from bus.queries import FindWaiting
 from features.planning import making_room

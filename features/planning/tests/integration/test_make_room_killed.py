@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from berth.configuration import EFFECTIVE_ENV
-from berth.operations.audit import audit
-from berth.operations.host_states import host_named, reported_hosts, state_of
-from berth.settings import Settings
+from berth.kit import Settings, host_named, reported_hosts
+from berth.kit.testing import audit, state_of
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.features import FEATURES
+from berth.kit.testing import FEATURES
 from features.planning import rebalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until

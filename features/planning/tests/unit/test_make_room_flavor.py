@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import boot_request, options_named
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
 from bus.requests import Flavor
 from features.planning.make_room_command import with_flavor
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from berth.features import FEATURES
+from berth.kit.testing import FEATURES
 from bus.clock import Clock
 from features.planning.balance_planning import BalancePlanner
 from features.planning.bench.rebalance import rebalanced

@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.errors import OperationRefused, Unavailable
 from features.policies import policy_tests

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.claims import Claimed
 from bus.errors import OperationRefused
 from features.pools import commands as pools

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth.operations.audit import placement_breaches
+from berth.kit.testing import placement_breaches
 from bus.claims import CLEANUP, Claimed, ClaimRequested, ClaimResult, Refused, Released, Retired, RuleRefused
 from bus.parts import ClaimParts
 from bus.resources import FindAllocations

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.publishing import publish
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BootOptions, boot_request, publish
 from bus.errors import OperationRefused
 from features.quality_replay import commands
 from scheduler_worker.extension import PROFILES

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from berth.choice import policy
-from berth.settings import Settings
+from berth.kit import Settings, choice_policy
 from bus.messages import BuildRequested
 from bus.replication import ConsumerChange
 from bus.requests import Flavor
@@ -84,4 +83,4 @@ def a_period(
 
 
 def replayed(period: RecordedPeriod, settings: Settings = SPREAD) -> PeriodOutcome:
-    return asyncio.run(QualityReplay(period, policy(settings), settings).run())
+    return asyncio.run(QualityReplay(period, choice_policy(settings), settings).run())

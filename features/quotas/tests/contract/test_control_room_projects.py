@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, WaitingFound
 from bus.replication import PlacementChanged
 from bus.reports import Inventory

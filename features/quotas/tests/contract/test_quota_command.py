@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from berth import composition
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting
+from berth.kit.testing import connected_as_commands
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
 from features.quotas.edits import check_resources
@@ -71,7 +71,7 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
 
 
 async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_served_placement(monkeypatch, "c1"), Bus(composition.transport(Settings(), "test")) as bus:
+    async with a_served_placement(monkeypatch, "c1"), Bus(connected_as_commands()) as bus:
         await check_resources(bus, ["VCPU", "instances", "server_group_members"])
         await check_resources(bus, [])
         with pytest.raises(BadSetting, match="NOSUCH: neither a resource class"):

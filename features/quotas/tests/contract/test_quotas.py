@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from berth.composition import open_placement
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import open_placement
 from bus.claims import Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
 from bus.vocabulary import Missing
 from features.quotas.messages import (

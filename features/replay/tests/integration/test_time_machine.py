@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from bus.clock import monotonic
 from bus.errors import OperationRefused
 from bus.sql.database import Database

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.audit import placement_breaches
+from berth.kit.testing import placement_breaches
 from bus.host_health import DISABLED, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.requests import Flavor
 from bus.vocabulary import LimitReached
 from features.reservations import store as stored

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.audit import placement_breaches
-from berth.operations.stored_claims import allocations
+from berth.kit.testing import allocations, placement_breaches
 from bus.claims import Claimed, ClaimResult, ConsumerClaim, Full, Held, Refused, Released, RuleRefused
 from bus.errors import Unavailable
 from bus.requests import Flavor

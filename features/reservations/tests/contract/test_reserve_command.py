@@ -6,8 +6,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from berth import composition
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting
+from berth.kit.testing import connected_as_commands
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
 from bus.requests import Flavor
@@ -63,7 +63,7 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
 async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(run: Reserve) -> None:
     refuse = AsyncMock(side_effect=Unavailable("the database is unreachable"))
     scheduler = Worker("scheduler", answers=[answers(FILL_RESERVATION, refuse)])
-    async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
+    async with serving(connected_as_commands, scheduler):
         text = await run("create", "season", "--count", "2", ends=1)
     assert "0 of 2 slots have a host: the reservation is stored, and schedulers claim its slots" in text
     assert "unreachable" in text
@@ -87,7 +87,7 @@ async def test_a_reservation_is_stored_although_the_answer_about_its_slots_is_un
 async def served_by(run: Reserve, filled: ReservationFilled, text: str) -> None:
     """Create a reservation while a scheduler gives this answer: the output has `text`, and it is stored."""
     scheduler = Worker("scheduler", answers=[answers(FILL_RESERVATION, AsyncMock(return_value=filled))])
-    async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
+    async with serving(connected_as_commands, scheduler):
         assert text in await run("create", "season", "--vcpus", "999", ends=1)
     assert "1 of 1 slots have no host yet" in await run("show", "season")
 

@@ -14,10 +14,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from berth.operations.audit import audit
-from berth.operations.boot_options import boot_request, options_named, parts_given
-from berth.operations.publishing import publish
-from berth.settings import Settings
+from berth.kit import Settings, boot_request, options_named, parts_given, publish
+from berth.kit.testing import audit
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.parts import RequestParts

@@ -7,9 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from berth.operations.audit import placement_breaches
-from berth.operations.stored_claims import allocations
-from berth.settings import Settings
+from berth.kit import Settings
+from berth.kit.testing import allocations, placement_breaches
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, RuleRefused
 from bus.requests import Flavor
 from bus.vocabulary import Contended, LimitReached

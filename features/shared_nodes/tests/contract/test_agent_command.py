@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from berth import composition
-from berth.features import packages
-from berth.settings import BadSetting
+from berth.kit import BadSetting
+from berth.kit.testing import commands_connect_by, packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -71,7 +70,7 @@ async def agent(
     asks = books.claim_many, books.release_many
     conductor = cell_conductor("c1", database, *asks, parts=conductor_parts("c1"))
     async with serving(connect, conductor) as bus, an_agent(bus, "one"), an_agent(bus, "two"):
-        monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())
+        commands_connect_by(connect, monkeypatch)
         yield AgentCommand(monkeypatch, capsys)
     await database.close()
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.claims import Choice
 from bus.messages import (
     AgentReported,

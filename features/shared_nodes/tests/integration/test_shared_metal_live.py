@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from berth import composition, worker_roles
-from berth.commands.terminal import Cli
-from berth.settings import Settings
+from berth.kit import Cli, Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.http import listen

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.settings import Settings
+from berth.kit import BootOptions, Settings, boot_request
 from berth.simulated_agents import agents
 from bus import topics
 from bus.clock import monotonic

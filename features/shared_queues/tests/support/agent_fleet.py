@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from berth import composition, services, simulated_agents, worker_roles
+from berth.kit import Settings
 from berth.services import Supervisor
-from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker

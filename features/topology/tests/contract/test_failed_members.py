@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.domains import LabelEditRequested
 from bus.messages import BuildEnded, BuildOrdered, BuildPlaced
 from bus.reports import Inventory

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from berth.operations.audit import placement_breaches
-from berth.operations.stored_claims import allocations
+from berth.kit.testing import allocations, placement_breaches
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.domains import LabelEditRequested
 from bus.errors import Poison, Retry

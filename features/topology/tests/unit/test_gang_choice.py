@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.boot_options import boot_request, options_named
-from berth.operations.request_sense import sense_of
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named, sense_of
 from bus.messages import BuildRequested
 from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable

@@ -6,10 +6,9 @@ import io
 import pytest
 from rich.console import Console
 
-from berth import composition
 from berth.commands.builds import delete
-from berth.commands.terminal import Cli
-from berth.settings import Settings
+from berth.kit import Cli, Settings
+from berth.kit.testing import commands_connect_by
 from bus.local import LocalTransport
 from tests.contract.test_instances import BUILD, a_cloud
 from tests.support.command_line import plainly
@@ -21,7 +20,7 @@ from tests.support.virtual_time import in_virtual_time
 async def test_a_waiting_request_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = io.StringIO()
     async with a_cloud() as (world, _):
-        monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(world.broker))
+        commands_connect_by(lambda: LocalTransport(world.broker), monkeypatch)
         await world.say(a_request(1, flavor=METAL, wait="30m"))
         await asyncio.sleep(1.0)
         cli = Cli(Settings(), False, Console(file=sent, width=200))

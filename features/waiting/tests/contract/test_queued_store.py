@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.decisions import Decision, RefusedBuild, RefusedFound, Removal

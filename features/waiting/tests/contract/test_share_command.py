@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from features.waiting import shares
 from features.waiting.shares import FairShare, fair_shares, set_weight
 from tests.support.command_line import CommandLine, a_served_placement, plainly

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.audit import audit
-from berth.operations.publishing import publish
-from berth.settings import Settings
+from berth.kit import Settings, publish
+from berth.kit.testing import audit
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

@@ -11,9 +11,8 @@ import pytest
 
 from berth import worker_roles
 from berth.commands.run import ready
-from berth.operations.publishing import publish
+from berth.kit import Settings, publish
 from berth.services import embedded
-from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -14,8 +14,8 @@ from bus.messages import BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.queries import Candidate
 from bus.requests import Flavor
 from bus.vocabulary import Resources
-from control_room import shared_data
-from control_room.shared_data import Changes, SharedData, background_tasks
+from control_room.kit import Changes, SharedData, shared_data
+from control_room.kit.shared_data import background_tasks
 from scheduler_worker.core.events import Chosen, ComeAgain, Effect, Need, Passed, Started
 from scheduler_worker.core.host_hashes import mixed, slice_of
 from scheduler_worker.core.order import BUILD, ROUNDS, Order, attempts_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from control_room.core.forms import FormField, InvalidForm, RequestField
+from control_room.kit import FormField, InvalidForm, RequestField
 from features.what_if.core.request_form import RequestForm
 
 USUAL = {"vcpus": "4", "memory_mb": "4096"}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from berth.commands.terminal import Cli
-from berth.settings import Settings
+from berth.kit import Cli, Settings
 from bus.clock import Clock
 from bus.queries import HeldHost
 from features.what_if import commands

@@ -4,9 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.features import FEATURES
-from berth.operations.boot_options import boot_request, options_named
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
+from berth.kit.testing import FEATURES
 from features.capacity_plans.with_what_if.what_if_part import planned_flavors
 
 MIX = ("--mix", "VCPU:1")

@@ -1,8 +1,7 @@
 """The failover headroom after the claims of a what-if answer."""
 
-from berth import composition
-from berth.operations.explanations import AnswerAddition
-from berth.settings import Settings
+from berth.kit import AnswerAddition
+from berth.kit.testing import connected_as_commands
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from features.headroom.after_claims import HeadroomAfter
@@ -22,7 +21,7 @@ def answered(*claims: ConsumerClaim) -> WhatIfAnswered:
 
 async def test_what_if_says_whether_the_headroom_would_end(placement: Placement, run: Run) -> None:
     first, second = (a_claim(host + 4, on_hosts(host, VCPU=4)) for host in (1, 2))
-    async with Bus(composition.transport(Settings(), "what-if")) as bus:
+    async with Bus(connected_as_commands()) as bus:
         assert await additions(bus, answered(first)) == AnswerAddition([], {"headroom": []})
         await run("set", "host")
         await placement.of(HeadroomController).adjust()

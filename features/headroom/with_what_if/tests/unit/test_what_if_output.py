@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from bus.requests import Flavor
-from control_room.core.now import Reply
+from control_room.kit import Reply
 from features.headroom.messages import Headroom, HeadroomFound
 from features.headroom.with_what_if.what_if_part import shown
 from features.reservations.messages import Reservation

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 from sqlalchemy import text
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.decisions import Decision
 from bus.reports import Inventory
 from bus.resources import FindAllocations

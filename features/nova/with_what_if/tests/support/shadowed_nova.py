@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from berth.features import packages
+from berth.kit.testing import packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from features.policies.policy_changes import ChangedNumbers, changed_policy
 from features.policies.with_preemption.tested_changes import PriorityChanges
 from features.preemption.messages import PrioritiesFound, PriorityClass

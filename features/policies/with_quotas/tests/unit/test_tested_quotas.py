@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from features.policies.decisions import RecordedDecision, RepeatedDecision, Verdict
 from features.policies.policy_changes import ChangedNumbers, changed_policy
 from features.policies.with_quotas.quota_trials import with_quotas

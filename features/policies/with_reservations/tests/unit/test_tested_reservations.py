@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from features.policies.policy_changes import changed_policy
 from features.policies.with_reservations.tested_changes import ReservationChanges
 

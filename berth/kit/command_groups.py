@@ -1,0 +1,106 @@
+"""Registers functions as commands: coroutines, and functions that take dataclasses of options."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from berth.kit.options import OptionsOf, _keyword, _plain, described
+from berth.kit.running import effective, run
+from berth.kit.terminal import Cli, say
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+StateDir = Annotated[str | None, described("Where the embedded berth keeps its state (default: .berth).")]
+
+
+Json = Annotated[bool, described("Print JSON.", "--json")]
+
+
+class WaitingCommand(TyperCommand):
+    """A command with the option `--wait`, alone or with a time: `--wait 30m` allows a wait for capacity."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        from berth.kit.times import is_time
+
+        completed = []
+        for position, arg in enumerate(args):
+            after = args[position + 1] if position + 1 < len(args) else ""
+            completed.append("--wait=" if arg == "--wait" and not is_time(after) else arg)
+        return super().parse_args(ctx, completed)
+
+
+class Commands(typer.Typer):
+    """A group of commands with functions that may be coroutines and may take dataclasses of options."""
+
+    def command(self, name: str, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        register = super().command(name, **options)
+
+        def registered(function: F) -> F:
+            register(_expanded(function))
+            return function
+
+        return registered
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function for typer with one parameter for each field of the command's dataclass parameters.
+
+    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a dataclass without descriptions;
+    fields that the mapping lacks are omitted. A parameter of type `Cli` becomes the options --json and
+    --state-dir. `Annotated[Cli, help]` sets the help of --json; a second annotation omits --state-dir.
+    """
+    parameters: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    records: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    several: dict[tuple[str, str], OptionsOf] = {}  # parameter and field → its dataclasses
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints[name]
+        class_, *about = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        if class_ is Cli:
+            json = Annotated[bool, described(about[0], "--json")] if about else Json
+            last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
+            last = last[: 3 - max(len(about), 1)]
+            records[name] = _cli, (*(option.name for option in last), "context")
+            if "context" not in hints:
+                last.append(
+                    inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+                )
+        elif dataclasses.is_dataclass(class_):
+            descriptions: dict[str, Any] = about[0] if about else {}
+            types = get_type_hints(class_, include_extras=True)
+            nested = {each: about for each, about in descriptions.items() if isinstance(about, OptionsOf)}
+            fields = [
+                _keyword(field.name, types[field.name], field, descriptions.get(field.name))
+                for field in dataclasses.fields(class_)
+                if field.name not in nested and (not descriptions or field.name in descriptions)
+            ]
+            records[name] = class_, tuple(field.name for field in fields)
+            several |= {(name, each): options for each, options in nested.items()}
+            parameters += [*fields, *(keyword for each in nested.values() for keyword in each.keywords())]
+        else:
+            parameters.append(_keyword(name, hint, parameter.default))
+    function.__defaults__ = tuple(_plain(default) for default in function.__defaults__ or ())
+
+    def command(**given: Any) -> None:
+        for name, (class_, fields) in records.items():
+            values = {field: given[field] if field in hints else given.pop(field) for field in fields}
+            values |= {field: each.made(given) for (of, field), each in several.items() if of == name}
+            given[name] = class_(**{field: value for field, value in values.items() if value is not None})
+        work = function(**given)
+        if inspect.iscoroutine(work):
+            run(work)
+
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    command.__signature__ = inspect.Signature([*parameters, *last])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *last)}
+    return command
+
+
+def _cli(as_json: bool, context: typer.Context, state_dir: str | None = None) -> Cli:
+    return Cli(effective(state_dir=state_dir).settings, as_json, say, context.command_path)

@@ -1,0 +1,69 @@
+"""Queries all workers for their records about a build, request or move."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+from berth.features import modules
+from berth.kit.cells import ask_cells, known_cells
+from berth.kit.explanations import BuildExplanation
+from berth.kit.options import positional
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
+
+SECONDS = 5.0  # time limit for an answer to a query
+
+
+_SCHEDULER = "the scheduler"
+
+
+ExplainedId = Annotated[
+    str,
+    positional(
+        "The uuid of a build, of a request that found no host, or of a move.", metavar="BUILD|REQUEST|MOVE"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class KnownRecords:
+    """The records of cells and of a scheduler about an id, and the workers that did not answer."""
+
+    stands: tuple[BuildStands, ...]  # the build, or the builds of the request
+    decided: DecisionFound
+    explained: tuple[BuildExplanation, ...]  # what features add
+    silent: tuple[str, ...]  # workers that did not answer
+
+    @property
+    def subject(self) -> str:
+        """Return what the id is, such as "a move", if a feature has it; empty: of a build or request."""
+        return next((each.subject for each in self.explained if each.subject), "")
+
+
+async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
+    """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
+    OperationRefused without any record."""
+    find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
+    decision = bus.asker(topics.DECISION, timeout=SECONDS)
+    cells = await known_cells(bus, settings)
+    (decided, without_answer), (builds, silent) = await asyncio.gather(
+        ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
+        ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
+    )
+    stands = tuple(stands for answer in builds.values() for stands in answer.builds)
+    explaining = [module for module in modules("explaining") if hasattr(module, "reasons")]
+    found = await asyncio.gather(*(module.reasons(bus, id_, stands, cells) for module in explaining))
+    explained: list[BuildExplanation] = [each for several in found for each in several]
+    known = KnownRecords(
+        stands,
+        decided.get(_SCHEDULER, DecisionFound()),
+        tuple(sorted(explained, key=lambda each: not each.subject)),
+        (*without_answer, *(f"cell {cell}" for cell in silent)),
+    )
+    if not known.stands and not known.subject and not known.decided.known:
+        unanswered = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
+        raise OperationRefused(f"there is no build, request or move {id_}{unanswered}")
+    return known

@@ -1,0 +1,250 @@
+"""The frame of all pages: navigation, templates, and what features add."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from bus.clock import Clock, moment_text, time_text
+from bus.masking import printable
+from control_room.access import Sessions
+from control_room.kit import words
+from control_room.kit.access import AccessRules
+from control_room.kit.forms import RequestField
+from control_room.kit.page_requests import THEMES, session_of, theme_of
+from control_room.kit.queries import Queries
+from control_room.kit.shared_data import BackgroundTasks
+from control_room.queries import Operations, StatusReader
+from control_room.worker import Events
+
+HERE = Path(__file__).parents[1]
+
+
+NAVIGATION = (
+    ("/", "Now"),
+    ("/hosts", "Hosts"),
+    ("/builds", "Builds"),
+    ("/metal", "Bare metal"),
+    ("/bus", "Bus"),
+    ("/audit", "Audit"),
+)
+
+
+NavigationEntry = tuple[str, str]  # address and name
+
+
+AFTER_FEATURES = 2  # entries of the navigation after those of features
+
+
+MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
+
+
+class PageRefused(Exception):
+    """Error: an HTTP request for a page was refused; an error page shows the reason."""
+
+    def __init__(self, status: int, title: str, text: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.status, self.title, self.text = status, title, text
+        self.headers = {"retry-after": str(ceil(retry_after))} if retry_after else {}
+
+
+# returns the HTML of a section, from the request and the subject of the page, or an empty text
+Section = Callable[[Request, Any], Awaitable[str]]
+
+
+# executes an operation on the host with this root, from the fields of its form; returns the host's new state
+HostOperation = Callable[[str, Mapping[str, str]], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class FoundRecords:
+    """The records that a feature has of the id of a build page."""
+
+    text: str = ""  # HTML; empty: no records were found
+    silent: Sequence[str] = ()  # workers that did not answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedPages:
+    """The pages of a feature, and what it adds to pages of the kernel and of other features."""
+
+    routes: Sequence[Route] = ()
+    sections: Mapping[str, Section] = field(default_factory=dict)  # name of a page → section
+    # finds further records of the id of a build page
+    records: Callable[[str], Awaitable[FoundRecords]] | None = None
+    # value of `act` in a form on the page of a host → operation
+    host_operations: Mapping[str, HostOperation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturePages:
+    """The navigation and templates of a feature's pages, and the function that makes the pages."""
+
+    navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
+    make: "Callable[[PageContext, Renderer], AddedPages]"
+    templates: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContext:
+    """The objects that all pages share: queries, operations, sessions, clock and pages of features."""
+
+    queries: Queries
+    events: Events
+    status: StatusReader
+    access: AccessRules
+    sessions: Sessions
+    clock: Clock
+    operations: Operations
+    tasks: BackgroundTasks
+    features: Sequence[FeaturePages] = ()
+    request_fields: Sequence[RequestField] = ()  # that features add to the form for build requests
+
+
+class Renderer:
+    """Renders HTML templates to whole pages and to parts of pages."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._access, self._sessions = context.access, context.sessions
+        navigation = (
+            *NAVIGATION[:-AFTER_FEATURES],
+            *(entry for feature in context.features for entry in feature.navigation),
+            *NAVIGATION[-AFTER_FEATURES:],
+        )
+        self._templates = Environment(
+            loader=FileSystemLoader(
+                [HERE / "templates", *(feature.templates for feature in context.features)]
+            ),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals.update(
+            duration=words.duration,
+            time_text=time_text,
+            expected_evaluation=words.expected_evaluation,
+            expected_start=words.expected_start,
+            count=words.count,
+            several=words.several,
+            rate=words.rate,
+            listed=words.listed,
+            amounts_text=words.amounts_text,
+            moment=_moment,
+            printable=printable,
+            bar=_bar,
+            token=_token,
+            navigation=[entry for entry in navigation if _parent(entry, navigation) is None],
+            tabs=partial(_tabs, navigation),
+            themes=THEMES,
+        )
+        self.added = [feature.make(context, self) for feature in context.features]
+
+    async def sections(self, page: str, request: Request, subject: Any) -> list[str]:
+        """Return the HTML of all sections that features add to a page, in the order of the list of
+        features, without empty ones.
+        """
+        sections = [added.sections[page] for added in self.added if page in added.sections]
+        return [text for text in await asyncio.gather(*(each(request, subject) for each in sections)) if text]
+
+    async def records(self, id_: str) -> FoundRecords:
+        """Return what all features have recorded of the id of a build page."""
+        finding = (added.records(id_) for added in self.added if added.records is not None)
+        found = await asyncio.gather(*finding)
+        silent = [worker for each in found for worker in each.silent]
+        return FoundRecords("".join(each.text for each in found), silent)
+
+    @property
+    def host_operations(self) -> Mapping[str, HostOperation]:
+        """Return the operations on hosts that features add, by the value of `act` in their forms."""
+        return {act: operate for added in self.added for act, operate in added.host_operations.items()}
+
+    def part(self, template: str, **values: Any) -> str:
+        text: str = self._templates.get_template(template).render(values)
+        return text
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        common = {**self.of_visitor(request), "theme": theme_of(request), "here": request.url.path}
+        return HTMLResponse(self.part(template, **common, **values), status_code=status)
+
+    def of_visitor(self, request: Request) -> dict[str, Any]:
+        """Return the template variables of forms: the user, the permission to act, and the form token."""
+        session = session_of(request)
+        return {
+            "visitor": session.visitor,
+            "may_act": self._access.may_act(session.visitor),
+            "form_token": self._sessions.form_token(session),
+        }
+
+    async def form(self, request: Request) -> dict[str, str]:
+        """Return a posted form's fields; raise PageRefused if its token is wrong or the user is read-only."""
+        fields = await self.open_form(request)
+        if not self._access.may_act(session_of(request).visitor):
+            text = "To change something, sign in with a token of the operator or admin role."
+            raise PageRefused(403, "You have read access only", text)
+        return fields
+
+    async def open_form(self, request: Request) -> dict[str, str]:
+        """Return a posted form's fields, for read-only users too; raise PageRefused if its token is wrong."""
+        fields = await self.foreign_form(request)
+        if not self._sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
+            text = "This form is not of your session, or too old: load the page again and repeat it."
+            raise PageRefused(403, "Not done", text)
+        return fields
+
+    async def foreign_form(self, request: Request) -> dict[str, str]:
+        """Return a posted form's fields without a check of its form token: another site (Keystone) may post
+        it.
+        """
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
+
+
+class PageGroup:
+    """Base class of groups of web pages; the pages of one group are about one subject, such as hosts."""
+
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        self._context = context
+        self._renderer = renderer
+
+
+def _parent(entry: NavigationEntry, navigation: Sequence[NavigationEntry]) -> NavigationEntry | None:
+    """Return the entry whose address is that of a folder of this entry's page, such as /a for /a/b."""
+    return next((other for other in navigation if entry[0].startswith(f"{other[0]}/")), None)
+
+
+def _tabs(navigation: Sequence[NavigationEntry], here: str) -> list[NavigationEntry]:
+    """Return the entries that a page shows as tabs: a page of the navigation with the pages below it."""
+    top = next((each for each in navigation if here == each[0] or here.startswith(f"{each[0]}/")), None)
+    tabs = [each for each in navigation if top in (each, _parent(each, navigation))]
+    return tabs if top and len(tabs) > 1 else []
+
+
+def _bar(width: float, left: float = 0.0) -> Markup:
+    """Return an SVG of a horizontal bar; its width and left edge are percentages."""
+    return Markup(
+        '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
+    ).format(left, width)
+
+
+def _moment(seconds: float) -> str:
+    """Return a time in UTC to the second as text, or `unknown` for 0."""
+    return moment_text(seconds) if seconds else "unknown"
+
+
+def _token(form_token: str) -> Markup:
+    return Markup('<input type="hidden" name="form_token" value="{}">').format(form_token)
