@@ -1,4 +1,4 @@
-"""The surface of a scheduler for features: `Searching` finds hosts and claims nothing, `Placing` also claims."""
+"""The surface of a scheduler for features: `Searching` finds hosts, `Placing` claims them, too."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
