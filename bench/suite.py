@@ -4,7 +4,7 @@ Each benchmark starts new servers, so it has the same figures alone as in the su
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -14,7 +14,7 @@ from bench.decisions import decisions_a_second, policy
 from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
-from berth.features import features, module_of
+from berth.features import added, features
 from berth.loadtest import MIX, LoadPlan, mixed, percentile
 from scheduler_worker import SPREAD
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
@@ -64,6 +64,13 @@ class Benchmark:
     says: str
     seconds: float  # expected duration on two idle cores
     measure: Callable[[BenchSizes], Figures]
+
+
+@dataclass(frozen=True)
+class BenchmarksPart:
+    """The value PART of a feature's module `bench.suite`: its benchmarks by name."""
+
+    benchmarks: Mapping[str, Benchmark]
 
 
 def other_hosts(sizes: BenchSizes) -> Figures:
@@ -174,5 +181,5 @@ SUITE = {
     "ironic": Benchmark("from Ironic's event to a node that can be claimed, with parallel boots", 110, news),
 }
 for _feature in features():
-    if (_benchmarks := module_of(_feature, "bench.suite")) is not None:
-        SUITE |= _benchmarks.SUITE
+    for _part in added(BenchmarksPart, "bench.suite", of=_feature):
+        SUITE |= _part.benchmarks

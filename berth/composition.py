@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import OWN, add_messages, features, modules, packages, parts_of, worker_of
+from berth.features import OWN, add_messages, added, features, packages, parts_of, worker_of
+from berth.kit.feature_parts import AgentQueuesPart
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -273,7 +274,7 @@ def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> lis
     """Return agents changed to use shared queues, or as given if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
-    return [sharing.sharing(worker, bus) for sharing in modules("agent_queues") for worker in made]
+    return [part.sharing(worker, bus) for part in added(AgentQueuesPart, "agent_queues") for worker in made]
 
 
 # Placement, scheduler and conductor
@@ -284,10 +285,10 @@ def open_placement(
 ) -> Placement:
     """Return placement with the parts of all features, over a migrated database. `shared` holds its index."""
     from placement_worker import Memory, Placement
-    from placement_worker.extension import PlacementNeeds
+    from placement_worker.extension import ForPlacement, PlacementNeeds
 
     needs = PlacementNeeds.over(store, clock, shared or Memory(), keep_changes=settings.keep.changes)
-    parts = parts_of("placement", needs, settings)
+    parts = parts_of(ForPlacement, "placement", needs, settings)
     return Placement(needs, parts, keep=settings.keep.ended, most_aggregates=settings.limits.aggregates)
 
 
@@ -335,7 +336,9 @@ def scheduler_of(
 
 def parts_of_scheduler(settings: Settings) -> PartsOf:
     """Return the function that makes the parts of all features for a scheduler."""
-    return lambda needs: parts_of("scheduler", needs, settings)
+    from scheduler_worker.extension import ForScheduler
+
+    return lambda needs: parts_of(ForScheduler, "scheduler", needs, settings)
 
 
 class SearchPlace(NamedTuple):
@@ -387,7 +390,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
     queues, the gateway, which forwards orders to the agents and merges their heartbeats.
     """
     from cell_conductor import AttemptLimits, RemovedAgents, cell_conductor
-    from cell_conductor.extension import ConductorNeeds
+    from cell_conductor.extension import ConductorNeeds, ForConductor
 
     claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
     limits = AttemptLimits(
@@ -395,14 +398,14 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
         build_timeout=settings.conductor.build_timeout,
         keep=settings.keep.ended,
     )
-    parts = parts_of("conductor", ConductorNeeds(cell=cell), settings)
+    parts = parts_of(ForConductor, "conductor", ConductorNeeds(cell=cell), settings)
     removed = RemovedAgents(store, bus.clock, [each for part in parts for each in part.ended_orders])
     conductor = cell_conductor(
         cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed, parts=parts
     )
     if settings.cells.agent_queues == "own":
         return [conductor]
-    return [conductor, *(sharing.gateway(cell, bus, removed) for sharing in modules("agent_queues"))]
+    return [conductor, *(part.gateway(cell, bus, removed) for part in added(AgentQueuesPart, "agent_queues"))]
 
 
 # Tables: workers that cannot run, to read which topics and queues they use
@@ -434,15 +437,16 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
         made = create_workers(Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
     else:
         from compute_sim.core.faults import SimOptions
-        from compute_sim.extension import AgentNeeds
+        from compute_sim.extension import AgentNeeds, ForAgent
         from compute_sim.machines import SimAgent
         from compute_sim.worker import compute_sim
 
         providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
-        parts = parts_of("agent", AgentNeeds(options=SimOptions()), Settings())
+        parts = parts_of(ForAgent, "agent", AgentNeeds(options=SimOptions()), Settings())
         simulated = SimAgent(agent, cell, ())
         made = [compute_sim(simulated, providers=providers, allocations=allocations, parts=parts)]
-    return [*made, *(sharing.sharing(worker, bus) for sharing in modules("agent_queues") for worker in made)]
+    shared = added(AgentQueuesPart, "agent_queues")
+    return [*made, *(part.sharing(worker, bus) for part in shared for worker in made)]
 
 
 def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
@@ -477,7 +481,7 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     """
     settings = _settings_of_every_worker(cell)
     found = [worker for made in _tables(settings).values() for worker in made]
-    shared = _tables(settings.having(agent_queues="shared")) if modules("agent_queues") else {}
+    shared = _tables(settings.having(agent_queues="shared")) if added(AgentQueuesPart, "agent_queues") else {}
     return found + [
         worker
         for made in shared.values()

@@ -10,7 +10,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from berth import dead_letters
-from berth.features import declared, features, folder_of, module_of, modules
+from berth.features import added, features, folder_of, messages
+from berth.kit.boot_options import BootOptionsPart
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -88,7 +89,7 @@ def control_room_worker(
 
     For the page about queues, `queues_of` lists the queues of workers, `agent_queues` the queues of an agent.
     """
-    events = Events(bus.clock, declared("PAGE_EVENTS"))
+    events = Events(bus.clock, [topic for part in messages() for topic in part.page_events])
 
     async def serve() -> None:
         from berth.placement_http import tls_of
@@ -107,23 +108,28 @@ def control_room_worker(
                 tls=tls_of(settings),
             )
 
+    of_features = messages()
     return control_room(
-        events, [serve], declared("PAGE_ASKS"), declared("PAGE_PUBLISHES"), declared("HEARTBEATS")
+        events,
+        [serve],
+        [query for part in of_features for query in part.page_asks],
+        [message for part in of_features for message in part.page_publishes],
+        [topic for part in of_features for topic in part.heartbeats],
     )
 
 
 def pages_of_features() -> "list[FeaturePages]":
     """Return the pages of all features that have some."""
-    from control_room.kit.frame import FeaturePages
+    from control_room.kit.frame import FeaturePages, PagePart
 
     return [
         FeaturePages(
             navigation=tuple(feature.pages.items()),
-            make=pages.make,
+            make=part.make,
             templates=folder_of(feature) / "templates",
         )
         for feature in features()
-        if (pages := module_of(feature, "pages")) is not None
+        for part in added(PagePart, "pages", of=feature)
     ]
 
 
@@ -156,7 +162,9 @@ async def opened_pages(
             operations=operations(bus, settings, *tables),
             tasks=tasks,
             features=pages_of_features(),
-            request_fields=[field for module in modules("boot_options") for field in module.FORM_FIELDS],
+            request_fields=[
+                field for part in added(BootOptionsPart, "boot_options") for field in part.form_fields
+            ],
         )
 
 

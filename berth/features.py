@@ -1,17 +1,25 @@
 """The list of features, the only place that names them. What a feature adds is found in its folder."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bus import acts, context, decisions, invalid_requests, parts, topics
-from bus.feature import Feature, FeatureProcess, PartNeeds
+from bus.feature import MODULES, Feature, FeatureProcess, MakesPart, MessagesPart, PartNeeds
+
+if TYPE_CHECKING:
+    from berth.kit.feature_parts import AuthenticationPart
+    from placement_worker.http.extension import HttpPart
 
 T = TypeVar("T")
+N = TypeVar("N", bound=PartNeeds)
+P = TypeVar("P")
 
 FEATURES = (
     "nova_filters",
@@ -57,7 +65,34 @@ def features() -> tuple[Feature, ...]:
             raise ImportError(
                 f"berth/features.py: {name} needs {', '.join(missing)}: list it too, or delete {name}"
             )
+    _check_modules(found)
     return tuple(found)
+
+
+def _check_modules(listed: Sequence[Feature]) -> None:
+    """Raise ImportError for a module that a declaration names and that is unknown or missing, and for a
+    module with a known name that its feature does not declare.
+    """
+    known = {*MODULES, *(name for feature in listed for name in feature.defines)}
+    for feature in listed:
+        folder = folder_of(feature)
+        for path in feature.adds:
+            join, _, name = path.rpartition(".") if path.startswith("with_") else ("", "", path)
+            if join and join not in _joins_in(folder):
+                continue
+            where = f"features/{feature.name}/feature.py: adds {path}"
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                raise ImportError(f"{where}: no such module is known{f', but {near[0]}' if near else ''}")
+            if not folder.joinpath(*path.split(".")).with_suffix(".py").exists():
+                raise ImportError(f"{where}: the module is missing")
+        for package in ("", *_joins_in(folder)):
+            for file in (folder / package).glob("*.py"):
+                path = f"{package}.{file.stem}" if package else file.stem
+                if file.stem in known and path not in feature.adds:
+                    raise ImportError(
+                        f"{file}: features/{feature.name}/feature.py does not name it in `adds`"
+                    )
 
 
 @cache
@@ -68,14 +103,14 @@ def add_messages() -> None:
     for feature in features():
         decisions.add_reasons(feature.reasons)
         decisions.WAKES.update(feature.wakes)
-        for messages in modules_of(feature, "messages"):
-            topics.add(messages)
-            context.BEGINNINGS.update(type_.__name__ for type_ in getattr(messages, "BEGINNINGS", ()))
-            for owner, part in getattr(messages, "PARTS", {}).items():
-                parts.TYPES.add(feature.name, owner, part)
-            requested, done = getattr(messages, "REQUESTED", {}), getattr(messages, "DONE", ())
-            acts.add(getattr(messages, "ACTS", ()), requested, done)
-            invalid_requests.add(getattr(messages, "REQUEST_KINDS", ()))
+        for module in modules_of(feature, "messages"):
+            topics.add(module)
+            part = _part_in(module, MessagesPart)
+            context.BEGINNINGS.update(type_.__name__ for type_ in part.beginnings)
+            for owner, type_ in part.parts.items():
+                parts.TYPES.add(feature.name, owner, type_)
+            acts.add(part.acts, part.requested, part.done)
+            invalid_requests.add(part.request_kinds)
     parts.TYPES.freeze()
 
 
@@ -83,20 +118,23 @@ def add_messages() -> None:
 def add_filters() -> None:
     """Add the filters and weighers of all features to those of this process."""
     from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
+    from scheduler_worker.core.extension import RulesPart
 
-    for module in modules("filters"):
-        for more in module.FILTERS:
+    for part in added(RulesPart, "filters"):
+        for more in part.filters:
             FILTER_BOOK.add(more)
-        for more in module.WEIGHERS:
+        for more in part.weighers:
             WEIGHER_BOOK.add(more)
 
 
 def rule_options(settings: Any) -> dict[str, Mapping[str, Any]]:
     """Return the options of filters and weighers that follow from the settings of features."""
+    from scheduler_worker.core.extension import RulesPart
+
     found: dict[str, Mapping[str, Any]] = {}
     for feature in features():
-        if (module := module_of(feature, "filters")) is not None and hasattr(module, "options"):
-            found |= module.options(settings.of(feature.settings))
+        for part in added(RulesPart, "filters", of=feature):
+            found |= part.options(_settings_of(feature, settings))
     return found
 
 
@@ -104,23 +142,34 @@ def request_readers(settings: Any = None) -> tuple[Any, ...]:
     """Return the readers of requests of all features. Without settings they accept every name that a setting
     may define.
     """
+    from scheduler_worker.core.extension import RequestReaderPart
+
     found = []
     for feature in features():
-        if (module := module_of(feature, "request_reader")) is not None:
-            has_settings = settings is not None and feature.settings is not None
-            found.append(module.reader(settings.of(feature.settings) if has_settings else None))
+        for part in added(RequestReaderPart, "request_reader", of=feature):
+            found.append(part.reader(None if settings is None else _settings_of(feature, settings)))
     return tuple(found)
 
 
-def module_of(feature: Feature, module: str) -> ModuleType | None:
-    """Import a module of a feature; return None if the feature has no module of this name."""
-    return _module_named(f"{package_of(feature)}.{module}")
+def _settings_of(feature: Feature, settings: Any) -> Any:
+    return None if feature.settings is None else settings.of(feature.settings)
 
 
-def modules_of(feature: Feature, module: str) -> list[ModuleType]:
+def modules_of(feature: Feature, name: str) -> list[ModuleType]:
     """Import the modules with this name of a feature and of its joins."""
-    found = (_module_named(f"{package}.{module}") for package in (package_of(feature), *joins_of(feature)))
-    return [module for module in found if module is not None]
+    return [import_module(f"{package_of(feature)}.{path}") for path in _paths_of(feature, name)]
+
+
+def _paths_of(feature: Feature, name: str) -> list[str]:
+    """Return the modules with this name that a feature declares and that are loaded, such as
+    `with_moves.scheduler`.
+    """
+    ends = (name, f".{name}")
+    return [
+        path
+        for path in feature.adds
+        if path == name or (path.endswith(ends) and path.startswith("with_") and _is_listed(feature, path))
+    ]
 
 
 def joins_of(feature: Feature) -> tuple[str, ...]:
@@ -152,15 +201,6 @@ def _is_listed(feature: Feature, module: str) -> bool:
     return not folder.startswith("with_") or folder in _joins_in(folder_of(feature))
 
 
-@cache  # looking for a module that is missing takes a millisecond
-def _module_named(name: str) -> ModuleType | None:
-    try:
-        is_there = find_spec(name) is not None
-    except ModuleNotFoundError:  # the module's package is missing
-        return None
-    return import_module(name) if is_there else None
-
-
 def package_of(feature: Feature) -> str:
     return f"features.{feature.name}"
 
@@ -189,31 +229,31 @@ def worker_of(feature: Feature, process: str, *arguments: Any) -> Any:
     """Return the worker of a process that a feature declares. `arguments` are those of `make` after the
     first one.
     """
+    from berth.kit.feature_parts import ProcessPart
+
     [module] = [each.module for each in feature.processes if each.name == process]
-    return import_module(f"{package_of(feature)}.{module}").make(process, *arguments)
+    part = _part_in(import_module(f"{package_of(feature)}.{module}"), ProcessPart)
+    return part.make(process, *arguments)
 
 
-def modules(name: str) -> list[Any]:
-    """Import and return the modules with this name of all features and joins that have one."""
-    return [module for feature in features() for module in modules_of(feature, name)]
-
-
-def added(kind: type[T], name: str) -> list[T]:
-    """Return what features and joins add to a command or page of another feature: the values PART of their
-    modules with this name. The other feature defines `kind`, the type of these values. Raise ImportError,
-    with the name of the module, if the value is missing or has another type.
+def added(kind: type[T], name: str, of: Feature | None = None) -> list[T]:
+    """Return the values PART of the modules with this name, of all features and their joins, or of one
+    feature. `kind` is their type (`bus.feature.MODULES`, or of the feature that defines the module). Raise
+    ImportError, with the name of the module, if the value is missing or has another type.
     """
-    found = []
-    for module in modules(name):
-        if not isinstance(part := getattr(module, "PART", None), kind):
-            raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
-        found.append(part)
-    return found
+    listed = features() if of is None else (of,)
+    return [_part_in(module, kind) for feature in listed for module in modules_of(feature, name)]
 
 
-def declared(name: str) -> list[Any]:
-    """Return what the `messages` modules of all features declare under a name, such as PAGE_ASKS."""
-    return [value for module in modules("messages") for value in getattr(module, name, ())]
+def _part_in(module: ModuleType, kind: type[T]) -> T:
+    if not isinstance(part := getattr(module, "PART", None), kind):
+        raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
+    return part
+
+
+def messages() -> list[MessagesPart]:
+    """Return what the modules `messages` of all features and joins add."""
+    return added(MessagesPart, "messages")
 
 
 def authentication_methods() -> tuple[str, ...]:
@@ -221,25 +261,20 @@ def authentication_methods() -> tuple[str, ...]:
     return tuple(feature.authentication for feature in features() if feature.authentication)
 
 
-def authentication(method: str) -> Any:
-    """Return the module of a feature's method of authentication; None: no feature has this method."""
-    having = (feature for feature in features() if feature.authentication == method)
-    return next((module_of(feature, "authentication") for feature in having), None)
+def authentication(method: str) -> AuthenticationPart | None:
+    """Return a feature's method of authentication; None: no feature has this method."""
+    from berth.kit.feature_parts import AuthenticationPart
+
+    having = [feature for feature in features() if method and feature.authentication == method]
+    found = [part for feature in having for part in added(AuthenticationPart, "authentication", of=feature)]
+    return found[0] if found else None
 
 
-def http_parts() -> list[Any]:
+def http_parts() -> list[HttpPart]:
     """Return the parts of all features of the Placement API over HTTP."""
-    return [module.HTTP for module in modules("http")]
+    from berth.kit.http_descriptions import HttpApiPart
 
-
-def http_descriptions() -> list[Any]:
-    """Return the descriptions of these parts for the OpenAPI document."""
-    return [module.DESCRIPTION for module in modules("http")]
-
-
-def rest_parts() -> list[Any]:
-    """Return the parts of all features of the REST API."""
-    return [module.REST for module in modules("rest")]
+    return [each.part for each in added(HttpApiPart, "http")]
 
 
 def http_rules() -> dict[str, str]:
@@ -247,26 +282,25 @@ def http_rules() -> dict[str, str]:
     return {name: text for part in http_parts() for name, text in part.rules.items()}
 
 
-def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:
+def parts_of(kind: type[MakesPart[N, P]], worker: str, needs: N, settings: Any) -> list[P]:
     """Return the parts of all features for a worker (placement, scheduler, conductor, agent or metal), in the
     order of the list, the parts of its joins after each feature. A part is made after those of the features
     that it needs, and gets what these offer. The parts of joins are made last.
     """
-    made: dict[str, Any] = {}
+    made: dict[ModuleType, P] = {}
 
-    def make(feature: Feature, package: str) -> None:
-        if (module := _module_named(f"{package}.{worker}")) is not None:
-            own = None if feature.settings is None else settings.of(feature.settings)
-            made[package] = module.part(needs, own)
-            needs.offers.add(*made[package].offers)
+    def make(feature: Feature, *, joins: bool) -> None:
+        for module in modules_of(feature, worker):
+            if joins == module.__name__.startswith(f"{package_of(feature)}.with_"):
+                part: Any = _part_in(module, kind).make(needs, _settings_of(feature, settings))
+                made[module] = part
+                needs.offers.add(*part.offers)
 
     for feature in _after_needed(features()):
-        make(feature, package_of(feature))
+        make(feature, joins=False)
     for feature in features():
-        for package in joins_of(feature):
-            make(feature, package)
-    packages = [package for each in features() for package in (package_of(each), *joins_of(each))]
-    return [made[package] for package in packages if package in made]
+        make(feature, joins=True)
+    return [made[module] for feature in features() for module in modules_of(feature, worker)]
 
 
 def _after_needed(listed: Sequence[Feature]) -> list[Feature]:

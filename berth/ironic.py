@@ -17,7 +17,7 @@ from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import AGENT, NodeSelection
-from ironic_sync.extension import MetalNeeds
+from ironic_sync.extension import ForMetal, MetalNeeds
 from ironic_sync.notifications import Notifications
 from ironic_sync.openstack import Access, cloud_access
 from ironic_sync.worker import FollowedIronic, ironic_sync
@@ -173,7 +173,7 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         notifications = notification_source(_notifications(settings, clock, receiver, _NOTIFICATIONS_KEPT))
     api = IronicApi(access(settings), clock)
     needs = MetalNeeds(agent=agent, cell=cell, pool=pool, bus=bus, api=api, selection=selection(settings))
-    parts = parts_of("metal", needs, settings)
+    parts = parts_of(ForMetal, "metal", needs, settings)
     if not parts and agent != pool:
         raise BadSetting(f"--agent {agent!r}: {pool} is the only agent of these nodes")
     return metal_agent(

@@ -6,7 +6,8 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from berth.features import authentication_methods, modules
+from berth.features import added, authentication_methods
+from berth.kit.feature_parts import OperatorPart
 from berth.settings import BadSetting, Settings
 from bus.audit_trail import Operator
 from bus.clock import Clock
@@ -22,9 +23,8 @@ def operator_bus(settings: Settings, transport: Transport, through: str, request
     A feature may have made the RabbitMQ user of the settings, and returns the connection of such a user. Else
     this connection checks and records the acts.
     """
-    for module in modules("operators"):
-        if (found := module.bus(settings, transport)) is not None:
-            of_feature: RecordingBus = found
+    for part in added(OperatorPart, "operators"):
+        if (of_feature := part.bus(settings, transport)) is not None:
             return of_feature
     bus = RecordingBus(transport)
     bus.identify = partial(command_caller, settings, through, request or bus.clock.uuid())

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from berth.features import authentication, http_descriptions, http_parts, http_rules
-from berth.kit.http_descriptions import DescribedOperation
+from berth.features import added, authentication, http_parts, http_rules
+from berth.kit.http_descriptions import DescribedOperation, HttpApiPart
 from berth.openapi import document
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -74,9 +74,9 @@ def placement_document() -> dict[str, Any]:
     """
     this = DescribedOperation("Return this document.", dict[str, Any], is_open=True)
     operations, in_path = {(DOCUMENT_ADDRESS, "GET"): this}, dict[str, str]()
-    for description in http_descriptions():
-        operations |= description.operations
-        in_path |= description.in_path
+    for part in added(HttpApiPart, "http"):
+        operations |= part.description.operations
+        in_path |= part.description.in_path
     summary = "Resources that berth serves in addition to the OpenStack Placement API."
     return document(operations, summary, in_path)
 
@@ -116,7 +116,7 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}
         if (method := authentication(api.auth)) is not None:
-            rules = {**method.RULES, **rules}
+            rules = {**method.rules, **rules}
         strict = api.enforce_new_defaults
         return access.AccessPolicy(rules, of_features=http_rules(), enforce_new_defaults=strict)
     except access.BadPolicy as problem:

@@ -16,7 +16,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec.structs import asdict
 
-from berth.features import authentication, authentication_methods, features, module_of, modules
+from berth.features import added, authentication, authentication_methods, features
+from berth.kit.feature_parts import ProcessPart
 from berth.kit.urls import check_broker_url, is_loopback
 from berth.settings import (
     PREFIX,
@@ -83,7 +84,9 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
             if name == "placement_auth" and not authentication_methods():
                 why += "; no feature of this berth adds another method"
             refuse(name, why)
-    if settings.cells.agent_queues == "shared" and not modules("agent_queues"):
+    if settings.cells.agent_queues == "shared" and not any(
+        "agent_queues" in feature.adds for feature in features()
+    ):
         refuse("agent_queues", "no feature of this berth lets agents share queues")
     for name in ("state_dir", "exchange"):
         if not values[name]:
@@ -101,8 +104,8 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
         if feature.settings is not None:
             settings.of(feature.settings).check(refuse)
         is_set = any(name.startswith(f"{feature.name}_") for name in origins)
-        if is_set and (processes := module_of(feature, "processes")) is not None:
-            processes.check(settings, refuse)
+        for part in added(ProcessPart, "processes", of=feature) if is_set else ():
+            part.check(settings, refuse)
 
 
 def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
@@ -217,7 +220,8 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
             for name in (name for name in feature.clouds if is_required or values[name]):
                 _check_cloud(name, values[name], refuse)
     for method in authentication_methods():
-        authentication(method).check(settings, refuse)
+        if (part := authentication(method)) is not None:
+            part.check(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", placement.http, "127.0.0.1:8778")] if placement.http else []
     if settings.rest.http:

@@ -18,7 +18,7 @@ from bus.sql.addresses import parse_url
 from bus.worker import Worker
 from compute_sim.agent_disk import AgentDisk, GuestFile
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
-from compute_sim.extension import AgentNeeds
+from compute_sim.extension import AgentNeeds, ForAgent
 from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
 
@@ -56,7 +56,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         probe_port=settings.agents.probe_port,
         probe_command=settings.agents.probe_command,
     )
-    parts = parts_of("agent", AgentNeeds(options=options), settings)
+    parts = parts_of(ForAgent, "agent", AgentNeeds(options=options), settings)
     found = []
     for agent in agents(settings):
         if agent.cell != role.cell or role.agent not in ("", agent.agent):

@@ -1,77 +1,73 @@
 """The declaration of a feature: of a folder below `features/`, which `berth` runs because it is in its list.
 
-A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
-their names, and each may be missing. A folder `with_NAME` may have the same modules (except `feature`): they
-are loaded only if the feature NAME is in the list, too, and their parts of workers are made last:
+A feature's folder has a module `feature` with the value FEATURE. Its field `adds` names the modules by which
+the feature adds something to berth: of the folder, or of a folder `with_NAME` as `with_NAME.scheduler`. Those
+of `with_NAME` are loaded only if the feature NAME is in the list, too, and their parts of workers are made
+last. Each of these modules has a value PART, whose type the module's name determines (MODULES). At the start
+of every process an unknown name or a missing module is refused; a PART that is missing or of another type is
+refused when the module is loaded.
 
-    messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
-                 (`bus.parts`). Messages of the types BEGINNINGS begin a trace. PAGE_ASKS are the queries of
-                 its pages, PAGE_PUBLISHES the types of messages that they publish, PAGE_EVENTS the topics for
-                 clients with messages after which they refresh; HEARTBEATS are topics with several
-                 heartbeats, `reports`, in a message. ACTS, REQUESTED and DONE are its rows of the
-                 table of acts (`bus.acts`), REQUEST_KINDS its kinds of requests (`bus.invalid_requests`)
-    placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
-                 or None. The modules scheduler, conductor, agent (simulated agents) and metal (agents that
-                 deploy on Ironic's nodes) are alike
-    authentication  its method of authentication, if the declaration names one. `tokens(settings, clock)`
-                 returns a `placement_worker.http.extension.TokenChecker`, RULES replace default rules of the
-                 policy, and `check(settings, refuse)` checks its settings. `sign_in(rules, settings, tokens,
-                 clock, visitor_of, tasks)` returns the access rules of the control room, `finding(settings,
-                 clock)` is its part of `berth doctor`, and NOTE is printed by `berth credentials`. Every
-                 command imports the module, so it must load fast
-    filters      FILTERS and WEIGHERS are its filters and weighers, each a tuple of
-                 `scheduler_worker.core.extension.MoreRules`. `options(settings)` returns their options that
-                 follow from its settings; it may be missing
-    request_reader  `reader(settings)` returns a `scheduler_worker.core.extension.RequestReader` for extra
-                 specs, image properties and hints. `settings` is None in a client, which does not know them.
-                 Commands import the module, so it must not load database code
-    http         HTTP is its part of the Placement API over HTTP, and DESCRIPTION describes its operations
-                 (`berth.kit.HttpDescription`)
-    rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
-                 the queries and the types of messages that it sends
-    audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
-    healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;
-                 it returns why the cell does not, or ""
-    agent_queues  `gateway(cell, bus, removed)` returns the worker that reads the queues which the agents of a
-                 cell share, and `sharing(agent, bus)` an agent's worker without queues of its own
-    processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
-                 declares, unless the process names another module; `check(settings, refuse)` checks its
-                 settings
-    commands     its commands, as the Typer `commands`; the declaration names this and further modules
-    operators    `bus(settings, transport)` returns the connection of an operator whose RabbitMQ user the
-                 feature has made, or None for other users
-    credentials  `listed(bus, settings)` returns the RabbitMQ users that it has made, for `berth credentials`
-    boot_options OPTIONS is a dataclass of options that it adds to those of build requests
-                 (`berth.kit.HostRequestOptions`); FORM_FIELDS are the fields with these
-                 names in the web form for build requests
-    explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
-                 `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
-                 the recorded decision is of another feature. Each may be missing
-    pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
-                 (`control_room.kit.AddedPages`)
+A module that another feature defines has a name that the other feature declares in its field `defines`, and a
+PART of the type that it defines (`berth.features.added`).
+
+Further folders of a feature:
+
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
-    what_if_part  and other names that a feature defines, such as dry_runs, added_to_plans and nova_bridge:
-                 PART is what a feature that needs the other one, or a join, adds to its commands, answers or
-                 workers. The other feature defines the type of PART (`berth.features.added`)
-    bench.suite  its benchmarks, in the dictionary SUITE
+    commands     its commands, or a module; the declaration names the modules
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
                  in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,
                  `workers()` and `fill(berth)`, which creates what the pages show; `tests/support/rest` has
                  OPERATIONS and ANSWERS for tests of all operations of the REST API
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from bus.acts import Act, Requested
 from bus.decisions import ReasonTable
+from bus.invalid_requests import RequestKind
+from bus.parts import Part, Parts
+from bus.topics import Query, Topic
+from bus.vocabulary import Message
 
 T = TypeVar("T")
+N = TypeVar("N", bound="PartNeeds", contravariant=True)
+P = TypeVar("P", covariant=True)
 Refuse = Callable[[str, str], None]
+
+
+# Each module by which a feature may add something, with the type of its PART, and what it adds.
+MODULES = {
+    "messages": "`MessagesPart`: its messages, topics and queries, and their rows in tables of the kernel",
+    "placement": "`placement_worker.extension.ForPlacement`: its part of placement",
+    "scheduler": "`scheduler_worker.extension.ForScheduler`: its part of a scheduler",
+    "conductor": "`cell_conductor.extension.ForConductor`: its part of a cell's conductor",
+    "agent": "`compute_sim.extension.ForAgent`: its part of simulated agents",
+    "metal": "`ironic_sync.extension.ForMetal`: its part of the agents that deploy on Ironic's nodes",
+    "filters": "`scheduler_worker.core.extension.RulesPart`: its filters and weighers",
+    "request_reader": "`scheduler_worker.core.extension.RequestReaderPart`: reads extra specs, image"
+    " properties and hints. Commands import the module, so it must not load database code",
+    "http": "`berth.kit.HttpApiPart`: its operations of the Placement API over HTTP",
+    "rest": "`berth.kit.RestPart`: its operations of the REST API",
+    "authentication": "`berth.kit.AuthenticationPart`: its method of authentication, which the declaration"
+    " names. Every command imports the module, so it must load fast",
+    "processes": "`berth.kit.ProcessPart`: makes the workers of its processes",
+    "agent_queues": "`berth.kit.AgentQueuesPart`: lets the agents of a cell share queues",
+    "audit": "`berth.kit.AuditPart`: finds violated rules of its data in placement's database",
+    "cell_audit": "`berth.kit.CellAuditPart`: reads its records about builds in a cell's database",
+    "healing": "`berth.kit.HealingPart`: lets a cell record an instance, for `berth heal`",
+    "operators": "`berth.kit.OperatorPart`: connects operators whose RabbitMQ users it has made",
+    "credentials": "`berth.kit.CredentialsPart`: lists the RabbitMQ users that it has made",
+    "boot_options": "`berth.kit.BootOptionsPart`: its options of build requests, and fields of the web form",
+    "explaining": "`berth.kit.ExplainingPart`: explains builds for `berth why`",
+    "pages": "`control_room.kit.PagePart`: its pages, and what it adds to pages of others",
+    "bench.suite": "`bench.suite.BenchmarksPart`: its benchmarks",
+}
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +97,8 @@ class FeatureProcess:
 class Feature:
     name: str  # of the folder
     says: str
+    adds: tuple[str, ...] = ()  # modules with a value PART
+    defines: tuple[str, ...] = ()  # modules by which others add something to this feature
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
     # value of placement_auth that selects its module `authentication`; then its `clouds` are required
@@ -151,3 +149,30 @@ class PartNeeds:
     def of(self, kind: type[T]) -> T:
         """Return the object of this type that the part of a feature named in `needs` offers."""
         return self.offers.of(kind)
+
+
+@dataclass(frozen=True)
+class MakesPart(Generic[N, P]):
+    """The part of a feature for a worker. Each worker derives a class from this for its own needs and parts.
+    `make` gets what the worker gives, and the settings of the feature, or None if it has none.
+    """
+
+    make: Callable[[N, Any], P]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagesPart:
+    """The messages of a feature, in the tables of the kernel that have a row for each of them."""
+
+    parts: Mapping[type[Parts], type[Part]] = field(default_factory=dict)  # its parts of messages
+    beginnings: Sequence[type[Message]] = ()  # messages that begin a trace
+    acts: Sequence[Act] = ()
+    requested: Mapping[type[Message], Requested] = field(default_factory=dict)
+    done: Sequence[type[Any]] = ()  # results of edits that were carried out
+    request_kinds: Sequence[RequestKind] = ()
+    page_asks: Sequence[Query[Any, Any]] = ()  # queries of its pages
+    page_publishes: Sequence[type[Message]] = ()
+    page_events: Sequence[Topic[Any]] = ()  # topics for clients, whose messages refresh its pages
+    heartbeats: Sequence[Topic[Any]] = ()  # topics with several heartbeats, `reports`, in a message
+    rest_asks: Sequence[Query[Any, Any]] = ()
+    rest_publishes: Sequence[type[Message]] = ()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bus.clock import Clock
-from bus.feature import PartNeeds
+from bus.feature import MakesPart, PartNeeds
 from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.topics import Topic
@@ -82,3 +82,7 @@ class ConductorPart:
     offers: tuple[object, ...] = ()
     sharing: Callable[[CellBuilds], NodeSharing] | None = None  # at most one feature has it
     rows: Callable[[CellBuilds], WorkerRows] = _no_rows
+
+
+class ForConductor(MakesPart[ConductorNeeds, ConductorPart]):
+    """The value PART of a feature's module `conductor`."""

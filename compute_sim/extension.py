@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bus.feature import PartNeeds
+from bus.feature import MakesPart, PartNeeds
 from bus.worker import WorkerRows
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
 from compute_sim.agent_disk import AgentDisk
@@ -42,3 +42,7 @@ class AgentPart:
     # Returns further tests of an operator's driver of a hypervisor.
     driver_rules: Callable[[DriverStand], Sequence[Rule]] = _no_rules
     offers: tuple[object, ...] = ()
+
+
+class ForAgent(MakesPart[AgentNeeds, AgentPart]):
+    """The value PART of a feature's module `agent`."""

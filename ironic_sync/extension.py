@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bus.delivery.runner import Bus
-from bus.feature import PartNeeds
+from bus.feature import MakesPart, PartNeeds
 from ironic_sync.agent.right import NodeRight, Standing
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import Malformed, from_rest
@@ -30,3 +30,7 @@ class MetalPart:
 
     right: NodeRight
     offers: tuple[object, ...] = ()
+
+
+class ForMetal(MakesPart[MetalNeeds, MetalPart]):
+    """The value PART of a feature's module `metal`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bus.clock import Clock
-from bus.feature import PartNeeds
+from bus.feature import MakesPart, PartNeeds
 from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
@@ -92,3 +92,7 @@ class PlacementPart:
     objects: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[object, ...] = ()  # for the parts of features that need this one
     rows: Callable[[OpenPlacement], WorkerRows] = _no_rows  # its rows of the worker's table
+
+
+class ForPlacement(MakesPart[PlacementNeeds, PlacementPart]):
+    """The value PART of a feature's module `placement`."""

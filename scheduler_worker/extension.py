@@ -4,6 +4,7 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
+from bus.feature import MakesPart
 from scheduler_worker.cancelling import Cancellation, CancelResults, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds
 from scheduler_worker.core import events
@@ -87,3 +88,7 @@ from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.restricted_orders import on_closed, only_on
 from scheduler_worker.roster import Roster
 from scheduler_worker.store import decisions, leaders
+
+
+class ForScheduler(MakesPart[SchedulerNeeds, SchedulerPart]):
+    """The value PART of a feature's module `scheduler`."""

@@ -80,9 +80,9 @@ async def check_command(
 async def _results(stand: "DriverStand", settings: Settings) -> "Sequence[RuleResult]":
     from compute_sim.core.faults import SimOptions
     from compute_sim.driver_kit import check_driver
-    from compute_sim.extension import AgentNeeds
+    from compute_sim.extension import AgentNeeds, ForAgent
 
-    parts = parts_of("agent", AgentNeeds(options=SimOptions()), settings)
+    parts = parts_of(ForAgent, "agent", AgentNeeds(options=SimOptions()), settings)
     logger = logging.getLogger("compute_sim")
     level = logger.level
     logger.setLevel(logging.ERROR)  # warnings of the rules' agents are expected

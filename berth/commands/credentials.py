@@ -10,10 +10,10 @@ import msgspec
 
 from berth.commands.audit_log import acts_found
 from berth.commands.tokens import id_of, tokens_in
-from berth.features import authentication, modules
+from berth.features import added, authentication
 from berth.kit.broker_users import BrokerTool
 from berth.kit.command_groups import Commands
-from berth.kit.credentials import Credential
+from berth.kit.credentials import Credential, CredentialsPart
 from berth.kit.terminal import Cli, note, plain_table
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, FindActs
@@ -35,7 +35,7 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     settings, found = cli.settings, list[Credential]()
     method = authentication(auth := settings.placement.auth)
     if method is not None:
-        note(f"placement_auth = {auth}: {method.NOTE}")
+        note(f"placement_auth = {auth}: {method.note}")
     elif auth == "noauth2":
         note(f"placement_auth = {auth}: the Placement API accepts any user name, and admin as an admin")
     if settings.placement.tokens and method is None:
@@ -57,7 +57,9 @@ async def _in_broker(cli: Cli, tool: BrokerTool) -> Iterator[Credential]:
     settings = cli.settings
     async with cli.bus("credentials") as bus:
         of_features = [
-            each for module in modules("credentials") for each in await module.listed(bus, settings)
+            each
+            for part in added(CredentialsPart, "credentials")
+            for each in await part.listed(bus, settings)
         ]
         since = made_at([record async for record in acts_found(bus, FindActs(act="credential"))])
     try:

@@ -1,11 +1,11 @@
 """`berth why`: shows why a build is on its host or has no host, and repeats recorded decisions."""
 
-from berth.features import modules
+from berth.features import added
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
 from berth.kit.record_output import show_records
-from berth.kit.record_queries import ExplainedId, KnownRecords, known_records
+from berth.kit.record_queries import ExplainedId, ExplainingPart, KnownRecords, known_records
 from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
@@ -76,9 +76,7 @@ def _repeat_decisions(cli: Cli, known: KnownRecords) -> int:
 
 async def _ask_now(cli: Cli, bus: Bus, known: KnownRecords) -> int:
     """Let the feature answer that the present decision about these records is of; return the exit code."""
-    for module in modules("explaining"):
-        if decide := getattr(module, "decide_now", None):
-            code: int | None = await decide(cli, bus, known)
-            if code is not None:
-                return code
+    for part in added(ExplainingPart, "explaining"):
+        if part.decide_now is not None and (code := await part.decide_now(cli, bus, known)) is not None:
+            return code
     raise BadSetting("--now: no feature of this berth has this option")

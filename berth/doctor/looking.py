@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import text
@@ -259,7 +259,7 @@ async def _asked(name: str, ask: Callable[[], Awaitable[Any]], clock: Clock) -> 
 
 async def _authentication(settings: Settings, clock: Clock) -> Finding | None:
     method = authentication(settings.placement.auth)
-    return None if method is None else cast(Finding, await method.finding(settings, clock))
+    return None if method is None else await method.finding(settings, clock)
 
 
 async def _ironic(settings: Settings) -> IronicSeen | None:

@@ -8,9 +8,16 @@ if TYPE_CHECKING:
     from berth.composition import placement_queries
     from berth.features import add_messages, added
     from berth.kit.aggregates import aggregate_named
-    from berth.kit.audit_records import OperationMark, Recording, ReleasedBuild
+    from berth.kit.audit_records import (
+        AuditPart,
+        CellAuditPart,
+        HealingPart,
+        OperationMark,
+        Recording,
+        ReleasedBuild,
+    )
     from berth.kit.boot_command_options import boot_descriptions, print_notes
-    from berth.kit.boot_options import BootOptions, names_of, options_named
+    from berth.kit.boot_options import BootOptions, BootOptionsPart, names_of, options_named
     from berth.kit.boot_requests import boot_request, image_named, parts_given
     from berth.kit.broker_permissions import (
         KEY_FIELD,
@@ -39,10 +46,11 @@ if TYPE_CHECKING:
     )
     from berth.kit.choice_policies import choice_policy, rule_options
     from berth.kit.command_groups import Commands, WaitingCommand
-    from berth.kit.credentials import Credential
+    from berth.kit.credentials import Credential, CredentialsPart
     from berth.kit.decision_output import attempts_of, cause_after, held_sentence, print_funnel, wait_sentence
     from berth.kit.ended_waits import end_wait
     from berth.kit.explanations import AnswerAddition, BuildExplanation
+    from berth.kit.feature_parts import AgentQueuesPart, AuthenticationPart, OperatorPart, ProcessPart
     from berth.kit.findings import Finding
     from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
     from berth.kit.host_marks import causes_of, checked_cause, disabling, enabling, forcing_down
@@ -56,7 +64,13 @@ if TYPE_CHECKING:
         providers_by_id,
         reported_hosts,
     )
-    from berth.kit.http_descriptions import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
+    from berth.kit.http_descriptions import (
+        EVENT_STREAM,
+        DescribedOperation,
+        HttpApiPart,
+        HttpDescription,
+        OperationKey,
+    )
     from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
     from berth.kit.key_values import domains_given, labels_given, pairs_given
     from berth.kit.named_objects import HostRequestOptions, resolved_request
@@ -74,7 +88,7 @@ if TYPE_CHECKING:
         within_seconds,
     )
     from berth.kit.record_output import show_records
-    from berth.kit.record_queries import ExplainedId, KnownRecords, known_records
+    from berth.kit.record_queries import ExplainedId, ExplainingPart, KnownRecords, known_records
     from berth.kit.recorded_requests import recorded_request
     from berth.kit.refusals import OPERATION_ERRORS, operations_refused, single_errors
     from berth.kit.request_sense import asked_amounts, sense_of
@@ -183,6 +197,18 @@ OFFERED = {
     "operations_refused": ".refusals",  # converts the errors of an operation, for a page that shows them
     "OPERATION_ERRORS": ".refusals",  # the errors that `operations_refused` converts
     "single_errors": ".refusals",  # the errors in an exception group
+    # Types of the values PART of a feature's modules
+    "AuditPart": ".audit_records",  # of the module `audit`
+    "CellAuditPart": ".audit_records",  # of the module `cell_audit`
+    "HealingPart": ".audit_records",  # of the module `healing`
+    "AuthenticationPart": ".feature_parts",  # of the module `authentication`
+    "ProcessPart": ".feature_parts",  # of the module `processes`
+    "AgentQueuesPart": ".feature_parts",  # of the module `agent_queues`
+    "OperatorPart": ".feature_parts",  # of the module `operators`
+    "CredentialsPart": ".credentials",  # of the module `credentials`
+    "BootOptionsPart": ".boot_options",  # of the module `boot_options`
+    "ExplainingPart": ".record_queries",  # of the module `explaining`
+    "HttpApiPart": ".http_descriptions",  # of the module `http`
     # What a feature adds to commands of the kernel and of other features
     "added": "berth.features",  # the values PART that features add to a command or page of this feature
     "add_messages": "berth.features",  # adds the messages of all features, for a client library

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bus.delivery.runner import Bus
 from bus.messages import Selection
 from bus.requests import BuildSpec
 from bus.sql.statement import Transaction
@@ -40,3 +41,29 @@ class ReleasedBuild(Compact, frozen=True):
 
     attempt: int
     ended: float
+
+
+@dataclass(frozen=True)
+class AuditPart:
+    """Returns a sentence for each violated rule of a feature's data in placement's database."""
+
+    breaches: Callable[[Transaction], Awaitable[list[str]]]
+
+
+@dataclass(frozen=True)
+class CellAuditPart:
+    """Reads a feature's records about builds in a cell's database: `marks` those about some builds,
+    `released` all builds that have no host now.
+    """
+
+    marks: Callable[[Transaction, Collection[str]], Awaitable[dict[str, OperationMark]]]
+    released: Callable[[Transaction], Awaitable[dict[str, ReleasedBuild]]]
+
+
+@dataclass(frozen=True)
+class HealingPart:
+    """Lets a cell record an instance. `record` gets the bus, the instance, the address for the answer and the
+    time limit in seconds; it returns why the cell does not record it, or "".
+    """
+
+    record: Callable[[Bus, Recording, str, float], Awaitable[str]]

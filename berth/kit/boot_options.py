@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from berth.features import modules
+from berth.features import added
 from berth.kit.named_objects import ByName, HostRequestOptions, names_listed
+from control_room.kit.forms import RequestField
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,18 @@ class BootOptions:
     more: tuple[HostRequestOptions, ...] = ()  # the options of features
 
 
+@dataclass(frozen=True)
+class BootOptionsPart:
+    """Options that a feature adds to build requests, and the fields with these names in the web form."""
+
+    options: type[HostRequestOptions]  # a dataclass
+    form_fields: Sequence[RequestField]
+
+
 @cache
 def feature_options() -> tuple[type[Any], ...]:
     """Return the classes of the options that features add, in the order of the list of features."""
-    return tuple(module.OPTIONS for module in modules("boot_options"))
+    return tuple(part.options for part in added(BootOptionsPart, "boot_options"))
 
 
 def options_named(**values: Any) -> BootOptions:

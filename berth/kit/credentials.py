@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from berth.settings import Settings
 from bus.audit_trail import Role
+from bus.delivery.runner import Bus
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,3 +24,10 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     projects: Sequence[str] = ()  # empty: all, if it has a role
     since: float = 0.0  # when it got its secret; 0: unknown
     revoke: str = ""  # the command that revokes it
+
+
+@dataclass(frozen=True)
+class CredentialsPart:
+    """Returns the RabbitMQ users that a feature has made."""
+
+    listed: Callable[[Bus, Settings], Awaitable[list[Credential]]]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from placement_worker.http.errors import JSON
+from placement_worker.http.extension import HttpPart
 
 OperationKey = tuple[str, str]  # URL pattern and method
 
@@ -29,7 +30,15 @@ class DescribedOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpDescription:
-    """Describes a feature's part of the Placement API: the value DESCRIPTION of its module `http`."""
+    """Describes a feature's part of the Placement API."""
 
     operations: Mapping[OperationKey, DescribedOperation]
     in_path: Mapping[str, str] = field(default_factory=dict)  # variable of a URL pattern → its description
+
+
+@dataclass(frozen=True)
+class HttpApiPart:
+    """A feature's operations of the Placement API, and their description."""
+
+    part: HttpPart
+    description: HttpDescription

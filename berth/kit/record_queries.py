@@ -1,13 +1,15 @@
 """Queries all workers for their records about a build, request or move."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.features import modules
+from berth.features import added
 from berth.kit.cells import ask_cells, known_cells
 from berth.kit.explanations import BuildExplanation
 from berth.kit.options import positional
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -43,6 +45,25 @@ class KnownRecords:
         return next((each.subject for each in self.explained if each.subject), "")
 
 
+async def _no_reasons(
+    bus: Bus, id_: str, builds: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[BuildExplanation]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainingPart:
+    """Explains builds for `berth why`. `reasons` returns explanations of a build, request or move; it gets
+    the bus, the id, the builds and the cells. `decide_now` answers the option --now and returns the exit
+    code, or None if the recorded decision is of another feature; None: the feature does not answer this option.
+    """
+
+    reasons: Callable[
+        [Bus, str, Sequence[BuildStands], Sequence[str]], Awaitable[Sequence[BuildExplanation]]
+    ] = _no_reasons
+    decide_now: Callable[[Cli, Bus, KnownRecords], Awaitable[int | None]] | None = None
+
+
 async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
     """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
     OperationRefused without any record."""
@@ -54,9 +75,10 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
     )
     stands = tuple(stands for answer in builds.values() for stands in answer.builds)
-    explaining = [module for module in modules("explaining") if hasattr(module, "reasons")]
-    found = await asyncio.gather(*(module.reasons(bus, id_, stands, cells) for module in explaining))
-    explained: list[BuildExplanation] = [each for several in found for each in several]
+    found = await asyncio.gather(
+        *(part.reasons(bus, id_, stands, cells) for part in added(ExplainingPart, "explaining"))
+    )
+    explained = [each for several in found for each in several]
     known = KnownRecords(
         stands,
         decided.get(_SCHEDULER, DecisionFound()),

@@ -17,7 +17,7 @@ class RestOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class RestPart:
-    """A feature's part of the REST API: the value REST of its module `rest`."""
+    """A feature's part of the REST API."""
 
     operations: Mapping[OperationKey, RestOperation]
     # messages for clients that the log of ends stores

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from berth.features import modules
-from berth.kit.audit_records import Recording
+from berth.features import added
+from berth.kit.audit_records import HealingPart, Recording
 from berth.kit.hosts import providers_by_id
 from berth.kit.publishing import publish
 from berth.operations.guest_differences import Agent
@@ -71,7 +71,7 @@ class Mending:
             _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], reported)
             for misheld in found
         ]
-        if modules("healing"):
+        if added(HealingPart, "healing"):
             return mends
         return [replace(mend, why_not=mend.why_not or NOT_RECORDED) for mend in mends]
 
@@ -159,9 +159,8 @@ class Mending:
 
     async def _record(self, recording: Recording) -> str:
         """Let a cell record an instance with its allocations; return "", or why the cell did not."""
-        for module in modules("healing"):
-            why: str = await module.record(self._bus, recording, self._reply_to, self._seconds)
-            return why
+        for part in added(HealingPart, "healing"):
+            return await part.record(self._bus, recording, self._reply_to, self._seconds)
         return NOT_RECORDED
 
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from berth import composition, worker_roles
-from berth.features import modules
+from berth.features import added
+from berth.kit.audit_records import AuditPart, CellAuditPart
 from berth.operations.cell_records import (
     BuildsByCell,
     KnownBuild,
@@ -108,8 +109,8 @@ async def placement_breaches(placement: Database) -> list[str]:
 
     async with placement.read() as tx:
         found = await stored.breaches(tx)
-        for module in modules("audit"):
-            found += await module.breaches(tx)
+        for part in added(AuditPart, "audit"):
+            found += await part.breaches(tx)
     return found
 
 
@@ -243,9 +244,8 @@ async def _held_by_cells(
     from berth.operations.stored_builds import held_by_cell
 
     found: dict[str, HeldByCell] = {}
-    read = partial(
-        held_by_cell, builds=builds, marks_of_features=[module.marks for module in modules("cell_audit")]
-    )
+    marks = [part.marks for part in added(CellAuditPart, "cell_audit")]
+    read = partial(held_by_cell, builds=builds, marks_of_features=marks)
     async for _, held in of_cells(settings, cells if builds else (), read):
         for id_, known in held.items():
             found[id_] = known.merged_with(found[id_]) if id_ in found else known

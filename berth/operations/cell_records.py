@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from berth import composition, worker_roles
-from berth.features import modules
+from berth.features import added
+from berth.kit.audit_records import CellAuditPart
 from berth.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str,
 
     async def released(database: Database) -> dict[str, ReleasedBuild]:
         async with database.read() as tx:
-            found = [await module.released(tx) for module in modules("cell_audit")]
+            found = [await part.released(tx) for part in added(CellAuditPart, "cell_audit")]
         return {id_: build for each in found for id_, build in each.items()}
 
     return await _merged(settings, cells, released)

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from berth.features import modules
-from berth.kit.audit_records import Recording
+from berth.features import added
+from berth.kit.audit_records import HealingPart, Recording
 from berth.kit.hosts import providers_by_id
 from berth.kit.publishing import publish
 from berth.operations.guest_differences import Agent, GuestComparison, GuestDifference, Wrong
@@ -202,7 +202,7 @@ class GuestMending:
         roots = (each.guest.root for each in found.differences if each.guest is not None)
         self._roots = await providers_by_id(self._bus, roots, self._seconds)
         repairs = judged(found, self._consumers, choice)
-        if modules("healing"):
+        if added(HealingPart, "healing"):
             return repairs
         return [
             replace(repair, why_not=repair.why_not or NOT_RECORDED) if repair.adopts else repair

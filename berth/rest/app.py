@@ -12,9 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from berth.features import rest_parts
+from berth.features import added
 from berth.kit.http_descriptions import OperationKey
 from berth.kit.publishing import checked
+from berth.kit.rest import RestPart
 from berth.kit.times import seconds_since
 from berth.rest.bodies import BatchRequested
 from berth.rest.call import Call, Handler, RestAccess, answer
@@ -156,8 +157,10 @@ _HANDLERS: Mapping[OperationKey, Handler] = {
 
 def handlers() -> dict[OperationKey, Handler]:
     """Return the handlers of all operations, also of those that features add."""
-    added = {key: each.handler for part in rest_parts() for key, each in part.operations.items()}
-    return {**_HANDLERS, **added}
+    of_features = {
+        key: each.handler for part in added(RestPart, "rest") for key, each in part.operations.items()
+    }
+    return {**_HANDLERS, **of_features}
 
 
 def rest_app(rest: RestOperations, access: RestAccess) -> Starlette:

@@ -14,7 +14,8 @@ from typing import Any
 
 from msgspec import structs
 
-from berth.features import rest_parts
+from berth.features import added
+from berth.kit.rest import RestPart
 from berth.kit.rest_ends import EndRule
 from berth.rest import store
 from berth.rest.bodies import BuildResult
@@ -74,7 +75,7 @@ _RULES: Mapping[type[Message], EndRule] = {
 @cache
 def rules() -> Mapping[type[Message], EndRule]:
     """Return the rules of all types of messages that the log stores."""
-    return {**_RULES, **{kind: rule for part in rest_parts() for kind, rule in part.ends.items()}}
+    return {**_RULES, **{kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}}
 
 
 class EndLog:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from berth.features import rest_parts
+from berth.features import added
 from berth.kit.http_descriptions import EVENT_STREAM, DescribedOperation, OperationKey
+from berth.kit.rest import RestPart
 from berth.openapi import document
 from berth.rest import bodies
 from bus.messages import BuildRequested
@@ -82,8 +83,10 @@ _OF_EVENTS: Mapping[OperationKey, DescribedOperation] = {
 
 def operations() -> dict[OperationKey, DescribedOperation]:
     """Return the descriptions of all operations, also of those that features add."""
-    added = {key: each.described for part in rest_parts() for key, each in part.operations.items()}
-    return {**_OF_BUILDS, **added, **_OF_EVENTS}
+    of_features = {
+        key: each.described for part in added(RestPart, "rest") for key, each in part.operations.items()
+    }
+    return {**_OF_BUILDS, **of_features, **_OF_EVENTS}
 
 
 def rest_document() -> dict[str, Any]:

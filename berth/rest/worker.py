@@ -4,7 +4,7 @@ HTTP.
 HTTP server and app are imported when the worker starts, not when only its topics are listed.
 """
 
-from berth.features import declared
+from berth.features import messages
 from berth.kit.rest_ends import REPLY_TO
 from berth.rest.ends import EndLog
 from berth.settings import Settings
@@ -42,8 +42,10 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
             on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
             for topic in topics.client_topics()
         ],
-        asks=(*_ASKED, *declared("REST_ASKS")),
+        asks=(*_ASKED, *(query for part in messages() for query in part.rest_asks)),
         timers=[every(prune_period(keep), ends.prune)],
         runs=[ends.follow, serve],
-        announces=frozenset({*_PUBLISHED, *declared("REST_PUBLISHES")}),
+        announces=frozenset(
+            {*_PUBLISHED, *(message for part in messages() for message in part.rest_publishes)}
+        ),
     )

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
         split_words,
         whole_numbers,
     )
-    from control_room.kit.frame import AddedPages, FoundRecords, PageContext, PageGroup, PageRefused, Renderer
+    from control_room.kit.frame import (
+        AddedPages,
+        FoundRecords,
+        PageContext,
+        PageGroup,
+        PagePart,
+        PageRefused,
+        Renderer,
+    )
     from control_room.kit.host_reading import known_hosts
     from control_room.kit.hosts import HostStock, KnownHost, host_of_tree
     from control_room.kit.page_requests import parameter, session_of, user_of, uuid_in
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
 # Each name that features may import, with the module that defines it and the reason why it is offered.
 OFFERED = {
     # A page
+    "PagePart": ".frame",  # the value PART of a feature's module `pages`
     "AddedPages": ".frame",  # the pages of a feature, and what it adds to pages of others
     "PageGroup": ".frame",  # the base class of pages about one subject
     "PageContext": ".frame",  # what all pages share: queries, events, clock

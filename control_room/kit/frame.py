@@ -86,6 +86,13 @@ class AddedPages:
     host_operations: Mapping[str, HostOperation] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PagePart:
+    """Makes the pages of a feature, and what it adds to pages of others."""
+
+    make: "Callable[[PageContext, Renderer], AddedPages]"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
     """The navigation and templates of a feature's pages, and the function that makes the pages."""

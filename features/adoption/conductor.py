@@ -1,7 +1,7 @@
 """The part of adoption in the conductor of a cell."""
 
 from bus.worker import WorkerRows, on_many
-from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, ForConductor
 from features.adoption.adopting import Adoptions
 from features.adoption.core.adoption import AdoptionCourse
 from features.adoption.messages import BUILD_ADOPT, BUILD_ADOPTED
@@ -15,3 +15,6 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
         return WorkerRows(consumes=[on_many(requested, adopt, emits=emits, concurrency=1)])
 
     return ConductorPart(courses=(AdoptionCourse(),), rows=rows)
+
+
+PART = ForConductor(part)

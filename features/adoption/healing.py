@@ -2,7 +2,7 @@
 
 import asyncio
 
-from berth.kit import Recording, publish
+from berth.kit import HealingPart, Recording, publish
 from bus.delivery.runner import Bus
 from bus.requests import BuildSpec
 from features.adoption.adoptable import OldServer, flavor_of
@@ -35,3 +35,6 @@ async def record(bus: Bus, recording: Recording, reply_to: str, seconds: float) 
         return "its cell has not confirmed it yet: try again"
     finally:
         await listener.stop()
+
+
+PART = HealingPart(record)

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from bus.acts import Act, sent
+from bus.feature import MessagesPart
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Selection
 from bus.parts import ClaimParts, Part
@@ -47,9 +48,6 @@ class Adopts(Part, frozen=True, kw_only=True):
     revives: ClassVar = True
 
 
-PARTS = {ClaimParts: Adopts}
-BEGINNINGS = (BuildAdoptRequested,)
-
 # fmt: off
 BUILD_ADOPT = Topic("build.adopt.{cell}", BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, "that cell's conductor")
@@ -59,9 +57,6 @@ BUILD_ADOPTED = outcome("build.adopted.{cell}", BuildAdopted,
 
 
 # The act on instances that were created without berth, and the refusal of invalid requests for it.
-
-
-ACTS = (Act("adopt", "admin", "adopt instances that were created without berth", sent(BUILD_ADOPT)),)
 
 
 def _not_adopted(request: InvalidRequest) -> Message:
@@ -75,4 +70,9 @@ def _not_adopted(request: InvalidRequest) -> Message:
     )
 
 
-REQUEST_KINDS = (RequestKind(BUILD_ADOPT, _not_adopted),)
+PART = MessagesPart(
+    parts={ClaimParts: Adopts},
+    beginnings=(BuildAdoptRequested,),
+    acts=(Act("adopt", "admin", "adopt instances that were created without berth", sent(BUILD_ADOPT)),),
+    request_kinds=(RequestKind(BUILD_ADOPT, _not_adopted),),
+)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
 
@@ -56,4 +57,6 @@ CAPACITY = Query(
     ANYONE,
     "scheduler",
 )
-PAGE_ASKS = (CAPACITY,)
+
+
+PART = MessagesPart(page_asks=(CAPACITY,))

@@ -10,6 +10,7 @@ from control_room.kit import (
     AddedPages,
     PageContext,
     PageGroup,
+    PagePart,
     PageUpdates,
     Renderer,
     Reply,
@@ -70,3 +71,6 @@ class CapacityHistoryPages(PageGroup):
             "capacity_history_part.html", replies=replies, period=self._period(request), periods=PERIODS,
             zone=parameter(request, "zone"), in_words=in_words,
         )  # fmt: skip
+
+
+PART = PagePart(make)

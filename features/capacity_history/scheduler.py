@@ -3,7 +3,7 @@
 from bus.worker import WorkerRows, answers, every
 from features.capacity_history.messages import CAPACITY
 from features.capacity_history.samples import CapacitySampler
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 CHECK_SECONDS = 60.0  # between two checks whether the sample of the present interval is stored
 
@@ -16,3 +16,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             answers=[answers(CAPACITY, sampler.find)], timers=[every(CHECK_SECONDS, sampler.store)]
         ),
     )
+
+
+PART = ForScheduler(part)

@@ -18,6 +18,7 @@ from control_room.kit import (
     KnownHost,
     PageContext,
     PageGroup,
+    PagePart,
     PageUpdates,
     Renderer,
     SharedData,
@@ -150,3 +151,6 @@ def _fields(request: Request) -> dict[str, str]:
 def _query(request: Request) -> _PlanQuery:
     text = urlencode({name: value for name, value in _fields(request).items() if value})
     return _PlanQuery(text, session_of(request).visitor or origin_of(request.scope))
+
+
+PART = PagePart(make)

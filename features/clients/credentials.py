@@ -1,6 +1,6 @@
 """The credentials of clients, for `berth credentials`."""
 
-from berth.kit import Credential, Settings
+from berth.kit import Credential, CredentialsPart, Settings
 from bus.broker_urls import client_user
 from bus.delivery.runner import Bus
 from features.clients.messages import CLIENTS, FindClients
@@ -20,3 +20,6 @@ async def listed(bus: Bus, settings: Settings) -> list[Credential]:
         )
         for client in clients
     ]
+
+
+PART = CredentialsPart(listed)

@@ -12,6 +12,7 @@ from msgspec import Meta, field
 
 from bus.acts import Act, Requested, sent
 from bus.audit_trail import Role
+from bus.feature import MessagesPart
 from bus.invalid_requests import KINDS, InvalidRequest, RequestKind
 from bus.topics import ANYONE, Query, Topic, client_key
 from bus.vocabulary import (
@@ -126,13 +127,6 @@ EDIT_CLIENT = Query("scheduler.edit_client", ClientEditRequested, ClientEditAnsw
     "register a client for projects, or remove it", ANYONE, "scheduler")
 # fmt: on
 
-ACTS = (Act("client", "admin", "projects and roles of clients", sent(EDIT_CLIENT)),)
-REQUESTED = {
-    ClientEditRequested: Requested(
-        targets=("client",), state=lambda message: (CLIENTS, FindClients(names=(message.client,)))
-    )
-}
-
 
 def actions() -> dict[str, RequestKind]:
     """Return the kinds of requests that clients may send, by their actions."""
@@ -154,4 +148,12 @@ def _refused(request: InvalidRequest) -> Message:
     return kind.refused(replace(contained, reply_to=address))
 
 
-REQUEST_KINDS = (RequestKind(CLIENT_REQUESTED, _refused),)
+PART = MessagesPart(
+    acts=(Act("client", "admin", "projects and roles of clients", sent(EDIT_CLIENT)),),
+    requested={
+        ClientEditRequested: Requested(
+            targets=("client",), state=lambda message: (CLIENTS, FindClients(names=(message.client,)))
+        )
+    },
+    request_kinds=(RequestKind(CLIENT_REQUESTED, _refused),),
+)

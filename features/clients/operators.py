@@ -1,6 +1,6 @@
 """Recognizes the RabbitMQ user of a client with a role, with which an operator runs commands."""
 
-from berth.kit import Settings
+from berth.kit import OperatorPart, Settings
 from bus.broker_urls import client_user, user_of
 from bus.protocol import Transport
 from features.clients.relayed_bus import RelayedBus
@@ -9,3 +9,6 @@ from features.clients.relayed_bus import RelayedBus
 def bus(settings: Settings, transport: Transport) -> RelayedBus | None:
     user, prefix = user_of(settings.bus.amqp_url) or "", client_user("", settings.bus.exchange)
     return RelayedBus(transport, user.removeprefix(prefix)) if user.startswith(prefix) else None
+
+
+PART = OperatorPart(bus)

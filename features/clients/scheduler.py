@@ -16,7 +16,7 @@ from features.clients.messages import (
     actions,
 )
 from features.clients.operator_requests import OperatorRequests
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -51,3 +51,6 @@ def _permitted_and_refused() -> list[Topic[Any]]:
     return [
         topic for kind in actions().values() for topic in (kind.topic, TOPIC_OF[type(kind.refused(nothing))])
     ]
+
+
+PART = ForScheduler(part)

@@ -12,6 +12,7 @@ from scheduler_worker.core.extension import (
     MoreRules,
     Number,
     PlacementProfile,
+    RulesPart,
     Shape,
     UsableCapacity,
     View,
@@ -59,7 +60,6 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
     return Weigher("fragmentation", no_value, 0.0, of_ways=of_ways, half_at=HALF, usable=usable)
 
 
-FILTERS = ()
 # A failed build, a preferred trait and a soft rule about groups count more than any value. The other
 # weighers decide between hosts whose values are nearly equal: 0.005 is half a thousandth of a host.
 _MULTIPLIERS = {
@@ -85,4 +85,6 @@ PROFILES = {
         options={"fragmentation": {"spread": 0.0}},
     ),
 }
-WEIGHERS = (MoreRules(made=(fragmentation,), profiles=PROFILES),)
+
+
+PART = RulesPart(weighers=(MoreRules(made=(fragmentation,), profiles=PROFILES),))

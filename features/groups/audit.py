@@ -1,5 +1,6 @@
 """The audit of server groups."""
 
+from berth.kit import AuditPart
 from bus.sql.statement import Transaction
 from features.groups import store
 
@@ -11,3 +12,6 @@ async def breaches(tx: Transaction) -> list[str]:
         for group in await store.hard(tx)
         for breach in group.breaches()
     ]
+
+
+PART = AuditPart(breaches)

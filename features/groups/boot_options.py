@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.kit import WHERE, BadSetting, option
+from berth.kit import WHERE, BadSetting, BootOptionsPart, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from control_room.kit import FormField, RequestField
@@ -28,10 +28,12 @@ class GroupOptions:
         return structs.replace(request, parts=request.parts.having(GroupPart(group=joined)))
 
 
-OPTIONS = GroupOptions
-FORM_FIELDS = (
-    RequestField(
-        FormField(name="group", label="Server group, name or id"),
-        lambda request: group_of(request.parts) or "",
+PART = BootOptionsPart(
+    GroupOptions,
+    (
+        RequestField(
+            FormField(name="group", label="Server group, name or id"),
+            lambda request: group_of(request.parts) or "",
+        ),
     ),
 )

@@ -7,6 +7,7 @@ from features.groups.settings import GroupSettings
 FEATURE = Feature(
     name="groups",
     says="places instances of a server group together or apart, by hosts or by failure domains",
+    adds=("messages", "placement", "scheduler", "filters", "audit", "boot_options", "with_moves.scheduler"),
     settings=GroupSettings,
     commands={"Builds": {"group": "commands"}},
     command_groups={

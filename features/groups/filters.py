@@ -3,7 +3,16 @@
 from features.groups.core.joined_group import group_of_alternative, members_on
 from features.groups.core.members import AFFINITY
 from features.groups.messages import GroupPolicy
-from scheduler_worker.core.extension import HostFacts, MoreRules, Number, Rule, View, Weigher, array_rule
+from scheduler_worker.core.extension import (
+    HostFacts,
+    MoreRules,
+    Number,
+    Rule,
+    RulesPart,
+    View,
+    Weigher,
+    array_rule,
+)
 from scheduler_worker.extension import Alternative
 
 CODE = "server_group"
@@ -91,23 +100,25 @@ def soft_anti_affinity() -> Weigher:
     )
 
 
-FILTERS = (
-    MoreRules(
-        made=(server_group_anti_affinity, server_group_affinity),
-        before="same_host",
-        called={
-            "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
-            "ServerGroupAffinityFilter": ("server_group_affinity",),
-        },
+PART = RulesPart(
+    filters=(
+        MoreRules(
+            made=(server_group_anti_affinity, server_group_affinity),
+            before="same_host",
+            called={
+                "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
+                "ServerGroupAffinityFilter": ("server_group_affinity",),
+            },
+        ),
     ),
-)
-WEIGHERS = (
-    MoreRules(
-        made=(soft_affinity, soft_anti_affinity),
-        before="build_failure",
-        called={
-            "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
-            "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
-        },
+    weighers=(
+        MoreRules(
+            made=(soft_affinity, soft_anti_affinity),
+            before="build_failure",
+            called={
+                "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
+                "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
+            },
+        ),
     ),
 )

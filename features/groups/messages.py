@@ -10,6 +10,7 @@ from msgspec import Meta, field, structs
 
 from bus.acts import Act, Requested, Target, completed, sent
 from bus.claims import ConsumerClaim
+from bus.feature import MessagesPart
 from bus.parts import ClaimParts, Part, RequestParts
 from bus.projects import ProjectsFound
 from bus.topics import ANYONE, Query
@@ -192,8 +193,6 @@ EDIT_GROUP = Query(
     "placement",
 )
 
-PARTS = {RequestParts: GroupPart, ClaimParts: GroupClaim}
-
 
 # The acts on server groups.
 
@@ -206,12 +205,15 @@ def _of_group(
     return target if is_new else unproven if state is None else completed(unproven, state)
 
 
-ACTS = (Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    GroupEditRequested: Requested(
-        state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
-        real=_of_group,
-        targets=("group",),
-    )
-}
-DONE = (GroupEdited,)
+PART = MessagesPart(
+    parts={RequestParts: GroupPart, ClaimParts: GroupClaim},
+    acts=(Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",)),),
+    requested={
+        GroupEditRequested: Requested(
+            state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
+            real=_of_group,
+            targets=("group",),
+        )
+    },
+    done=(GroupEdited,),
+)

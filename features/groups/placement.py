@@ -8,7 +8,7 @@ from features.groups.rule import GroupRule
 from features.groups.settings import GroupSettings
 from features.groups.store import ServerGroups
 from features.groups.topology_rule import TopologyRule
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
@@ -29,3 +29,6 @@ def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
         offers=(operations,),
         rows=rows,
     )
+
+
+PART = ForPlacement(part)

@@ -7,7 +7,7 @@ from bus.protocol import Ask
 from bus.worker import WorkerRows
 from features.groups.messages import GROUPS, FindGroups, GroupsFound
 from features.groups.server_groups import JoinedGroups
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def of_clients(groups: Ask[FindGroups, GroupsFound]) -> ClientQuery:
@@ -26,3 +26,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         client_queries={"groups": of_clients(scheduler.placement.ask(GROUPS))},
         rows=WorkerRows(asks=(GROUPS,)),
     )
+
+
+PART = ForScheduler(part)

@@ -5,7 +5,7 @@ from typing import Any
 
 from bus.queries import Candidate
 from features.guest_hardware.settings import GuestHardwareSettings
-from scheduler_worker.core.extension import MoreRules, Number, View, Weigher
+from scheduler_worker.core.extension import MoreRules, Number, RulesPart, View, Weigher
 from scheduler_worker.extension import Alternative
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
@@ -52,14 +52,16 @@ def fullness(candidate: Candidate, unused: float, left: float) -> float:
     return value
 
 
-FILTERS = ()
-WEIGHERS = (
-    MoreRules(made=(pci,), before="build_failure", called={"PCIWeigher": ("pci",)}),
-    MoreRules(made=(devices,), before="image_cached"),
-)
-
-
 def options(settings: GuestHardwareSettings) -> Mapping[str, Mapping[str, Any]]:
     """Return the options of `pci`: it also counts the resource classes of PCI aliases."""
     aliases = [text.split()[0] for text in settings.pci_aliases.values() if text.split()]
     return {"pci": {"classes": list(dict.fromkeys((*DEVICES, *aliases)))}} if aliases else {}
+
+
+PART = RulesPart(
+    weighers=(
+        MoreRules(made=(pci,), before="build_failure", called={"PCIWeigher": ("pci",)}),
+        MoreRules(made=(devices,), before="image_cached"),
+    ),
+    options=options,
+)

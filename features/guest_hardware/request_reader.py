@@ -10,7 +10,7 @@ from features.guest_hardware.core.devices import Device, add_devices, devices_of
 from features.guest_hardware.core.guest_specs import GuestSpecs
 from features.guest_hardware.core.numa_cells import add_numa_cells, has_cells, page_choices
 from features.guest_hardware.settings import GuestHardwareSettings
-from scheduler_worker.core.extension import QuestionDraft, RequestReader
+from scheduler_worker.core.extension import QuestionDraft, RequestReader, RequestReaderPart
 
 _TOPOLOGY = """
     hw:cpu_policy hw:cpu_thread_policy hw:cpu_dedicated_mask hw:emulator_threads_policy hw:numa_nodes
@@ -82,3 +82,6 @@ def _add(
     add_capabilities(draft, specs)
     if image is not None:
         add_image(draft, image, image_traits)
+
+
+PART = RequestReaderPart(reader)

@@ -2,6 +2,7 @@
 
 from bus.claims import ConsumerClaim
 from bus.domains import Level
+from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Count, LongList, Message, ShortList, Value
 from features.reservations.messages import Reservation
@@ -39,4 +40,6 @@ HEADROOM = Query(
     ANYONE,
     "placement",
 )
-PAGE_ASKS = (HEADROOM,)
+
+
+PART = MessagesPart(page_asks=(HEADROOM,))

@@ -16,6 +16,7 @@ from control_room.kit import (
     PageContext,
     PageForm,
     PageGroup,
+    PagePart,
     PageRefused,
     Renderer,
     address,
@@ -110,3 +111,6 @@ class HeadroomPages(PageGroup):
         reply = await query("placement", self._context.queries.asker(HEADROOM), FindHeadroom())
         with self._data.interval.rendering():
             return self._renderer.part("headroom_part.html", reply=reply, now=self._context.clock.now())
+
+
+PART = PagePart(make)

@@ -6,7 +6,7 @@ from bus.worker import WorkerRows, answers, every
 from features.headroom.controller import HeadroomController
 from features.headroom.held_sizes import GroupsOfJoins
 from features.headroom.messages import HEADROOM
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 ADJUST_SECONDS = 5.0
 
@@ -22,3 +22,6 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
         )
 
     return PlacementPart(rows=rows, offers=(joint,))
+
+
+PART = ForPlacement(part)

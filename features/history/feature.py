@@ -5,6 +5,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="history",
     says="archives all changes of placement, and shows its state at a past time",
+    adds=("messages", "placement"),
     commands={"Inspect and check": {"at": "commands", "at capacity": "with_capacity_plans.commands"}},
     exit_codes={"at capacity": "it did not fit"},
     command_groups={

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.feature import MessagesPart
 from bus.replication import ConsumerChange, KnownTrees, ProviderChange
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Compact, Count, LongList, Message, Ordinal, Seconds, Text, Value
@@ -82,3 +83,5 @@ HISTORY = Query(
     ANYONE,
     "placement",
 )
+
+PART = MessagesPart()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bus.worker import WorkerRows, answers, every, prune_period
 from features.history.archive import ARCHIVE_SECONDS, Archive
 from features.history.messages import HISTORY
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
@@ -24,3 +24,6 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
         )
 
     return PlacementPart(offers=(archive,), rows=rows)
+
+
+PART = ForPlacement(part)

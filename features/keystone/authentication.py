@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from berth.kit import Finding, Settings, is_loopback
+from berth.kit import AuthenticationPart, Finding, Settings, is_loopback
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.keystone.settings import KeystoneSettings
@@ -76,3 +76,8 @@ async def finding(settings: Settings, clock: Clock) -> Finding:
             why = " ".join(str(problem).split()).removesuffix(".")
             return Finding("broken", "Keystone", f"No token can be checked: {why}.", do)
     return Finding("fine", "Keystone", f"It checks tokens at {keystone.url}.")
+
+
+PART = AuthenticationPart(
+    tokens=tokens, rules=RULES, check=check, sign_in=sign_in, finding=finding, note=NOTE
+)

@@ -6,6 +6,7 @@ from features.keystone.settings import KeystoneSettings
 FEATURE = Feature(
     name="keystone",
     says="checks tokens at an OpenStack Keystone, signs its users in, and edits its catalogue",
+    adds=("authentication",),
     settings=KeystoneSettings,
     clouds=("placement_cloud",),
     authentication="keystone",

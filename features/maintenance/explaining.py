@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, ask_cells
+from berth.kit import BuildExplanation, ExplainingPart, ask_cells
 from bus.delivery.runner import Bus
 from bus.queries import BuildStands
 from features.maintenance.messages import MAINTENANCE, FindMaintenance
@@ -20,3 +20,6 @@ async def reasons(
     for answer in found.values():
         return [BuildExplanation(line) for line in reasons_to_leave(answer, [build.host for build in stands])]
     return ()
+
+
+PART = ExplainingPart(reasons=reasons)

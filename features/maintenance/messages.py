@@ -1,12 +1,13 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
 
 from bus.acts import Act, Requested, describe, sent
 from bus.domains import LevelOrNone
+from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Amount,
@@ -222,7 +223,6 @@ EDIT_MAINTENANCE = Query(
     ANYONE,
     "scheduler",
 )
-PAGE_ASKS = (MAINTENANCE,)
 
 
 # The acts on maintenance windows and held evacuations.
@@ -234,7 +234,8 @@ def _window_state(message: MaintenanceEditRequested) -> Any:
     return MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
 
 
-ACTS = (Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))
-}
+PART = MessagesPart(
+    acts=(Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE)),),
+    requested={MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
+    page_asks=(MAINTENANCE,),
+)

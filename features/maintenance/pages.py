@@ -16,6 +16,7 @@ from control_room.kit import (
     InvalidForm,
     PageContext,
     PageGroup,
+    PagePart,
     PageRefused,
     PageUpdates,
     Renderer,
@@ -134,3 +135,6 @@ def _window_texts(window: MaintenanceWindow) -> dict[str, str]:
         "keep_closed": "1" * window.keep_closed,
         "reason": window.reason,
     }
+
+
+PART = PagePart(make)

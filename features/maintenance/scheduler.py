@@ -9,7 +9,7 @@ from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
 from features.moves.plans import MovePlans
 from features.moves.supposed_moves import MoveEvaluation
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
@@ -39,3 +39,6 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
             stops=[controller.stop],
         )
     )
+
+
+PART = ForScheduler(part)

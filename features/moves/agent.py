@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bus.worker import WorkerRows, every, on
-from compute_sim.extension import AgentNeeds, AgentPart, GuestDriver, SimulatedAgent
+from compute_sim.extension import AgentNeeds, AgentPart, ForAgent, GuestDriver, SimulatedAgent
 from features.moves.agent_moves import SimulatedMoves, moves_of
 from features.moves.driver_rules import rules_of
 from features.moves.messages import AGENT_MOVE, AGENT_MOVED
@@ -28,3 +28,6 @@ def part(needs: AgentNeeds, settings: None) -> AgentPart:
 
 def _operations(driver: GuestDriver | None) -> Sequence[str]:
     return SIMULATED_MOVES if driver is None else (*moves_of(driver), *BUILT_MOVES)
+
+
+PART = ForAgent(part)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from berth.kit import OperationMark, ReleasedBuild
+from berth.kit import CellAuditPart, OperationMark, ReleasedBuild
 from bus.sql.statement import Transaction, sql
 from features.moves.cell_moves import UNDER_WAY
 
@@ -31,3 +31,6 @@ async def marks(tx: Transaction, builds: Collection[str]) -> dict[str, Operation
 async def released(tx: Transaction) -> dict[str, ReleasedBuild]:
     """Return, by build id, the last attempt of each shelved build, and when it was shelved."""
     return {row["id"]: ReleasedBuild(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
+
+
+PART = CellAuditPart(marks, released)

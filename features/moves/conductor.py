@@ -1,7 +1,7 @@
 """The part of moves in the conductor of a cell."""
 
 from bus.worker import WorkerRows, answers, on_many
-from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, EndedOrders
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, EndedOrders, ForConductor
 from features.moves.cell_moves import CellMoves, MoveStore, prune
 from features.moves.core.course import MovesCourse
 from features.moves.core.phases import removed_report
@@ -46,3 +46,6 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
         repeats=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF),
         rows=rows,
     )
+
+
+PART = ForConductor(part)

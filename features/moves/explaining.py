@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, Cli, KnownRecords, ask_cells
+from berth.kit import BuildExplanation, Cli, ExplainingPart, KnownRecords, ask_cells
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -55,3 +55,6 @@ async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int | None:
     if (move := decided_move(known.decided)) is None:
         return None
     return print_supposed(cli, [move], await supposed(bus, [move]))
+
+
+PART = ExplainingPart(reasons=reasons, decide_now=decide_now)

@@ -6,6 +6,8 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
+    adds=("messages", "scheduler", "conductor", "agent", "rest", "cell_audit", "explaining", "pages"),
+    defines=("dry_runs",),
     commands={
         "Moves": {
             **dict.fromkeys(("move", "resize", "shelve", "unshelve", "rebuild"), "commands.moves"),

@@ -5,7 +5,6 @@ its former allocations go to a holder consumer (`bus.claims.holder_consumer`). T
 rest.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,6 +13,7 @@ from msgspec import Meta, field, structs
 from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.decisions import Decision
+from bus.feature import MessagesPart
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, GuestMessage, GuestOrder, Selection
 from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of, waits_since
@@ -468,10 +468,6 @@ class DecidedMove(Part, frozen=True, kw_only=True):
         return f"{self.request.kind} {self.request.move} of {self.request.build}"
 
 
-PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove, PlanParts: Emptying}
-BEGINNINGS = (MoveRequested, MoveSteered)
-
-
 def decided_move(found: DecisionFound) -> MoveRequested | None:
     """Return the request for the move that a decision is about."""
     part = found.parts.get(DecidedMove)
@@ -510,10 +506,6 @@ STOP_PLAN = Query("scheduler.stop_plan", StopPlan, PlanStopAnswered,
 FIND_PLANS = Query("scheduler.plans", FindPlans, PlansFound,
     "plans of many moves, and their progress", ANYONE, "scheduler")
 # fmt: on
-REST_ASKS = (FIND_MOVES,)
-PAGE_ASKS = (FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS)
-PAGE_EVENTS = (MOVE_ENDED, MOVE_PROGRESS)
-PAGE_PUBLISHES = REST_PUBLISHES = (MoveRequested, MoveSteered)
 
 
 # The acts on moves, and the refusals of their requests.
@@ -579,57 +571,6 @@ def _steering_of_member(steer: MoveSteered, member: ProjectMember, state: Messag
     return steer
 
 
-ACTS = (
-    Act(
-        "move",
-        "operator",
-        "move, resize, evacuate, shelve or rebuild instances",
-        sent(MOVE_REQUESTED),
-        limited_by=BOTH,
-    ),
-    Act(
-        "steer move",
-        "operator",
-        "confirm, revert, abort or force a move",
-        sent(MOVE_STEER),
-        limited_by=("cells",),
-    ),
-    Act(
-        "plan moves",
-        "operator",
-        "empty hosts, make room and rebalance by many moves",
-        sent(START_PLAN, STOP_PLAN),
-        limited_by=("cells",),
-    ),
-)
-REQUESTED: Mapping[type[Message], Requested] = {
-    MoveRequested: Requested(
-        state=lambda message: allocations_of(message.build),
-        real=_of_move,
-        bound=_bound_move,
-        member=_move_of_member,
-    ),
-    MoveSteered: Requested(
-        state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
-        real=_of_steering,
-        by_owner=False,  # its cell's record of the move decides
-        member=_steering_of_member,
-    ),
-    StartPlan: Requested(
-        state=lambda message: (topics.PROVIDERS, FindProviders(ids=message.roots[:1000], parts=("owner",))),
-        targets=("plan", "roots"),
-        real=_of_plan,
-        by_owner=False,
-    ),
-    StopPlan: Requested(
-        state=lambda message: (FIND_PLANS, FindPlans(plans=(message.plan,))),
-        targets=("plan",),
-        real=_of_stopped,
-        by_owner=False,
-    ),
-}
-
-
 def _not_moved(request: InvalidRequest) -> Message:
     kind: Any = request.fields.get("kind")
     return MoveRefused(
@@ -655,7 +596,68 @@ def _not_steered(request: InvalidRequest) -> Message:
     )
 
 
-REQUEST_KINDS = (
-    RequestKind(MOVE_REQUESTED, _not_moved, "move"),
-    RequestKind(MOVE_STEER, _not_steered, "steer"),
+PART = MessagesPart(
+    parts={DecisionParts: DecidedMove, PlanParts: Emptying},
+    beginnings=(MoveRequested, MoveSteered),
+    acts=(
+        Act(
+            "move",
+            "operator",
+            "move, resize, evacuate, shelve or rebuild instances",
+            sent(MOVE_REQUESTED),
+            limited_by=BOTH,
+        ),
+        Act(
+            "steer move",
+            "operator",
+            "confirm, revert, abort or force a move",
+            sent(MOVE_STEER),
+            limited_by=("cells",),
+        ),
+        Act(
+            "plan moves",
+            "operator",
+            "empty hosts, make room and rebalance by many moves",
+            sent(START_PLAN, STOP_PLAN),
+            limited_by=("cells",),
+        ),
+    ),
+    requested={
+        MoveRequested: Requested(
+            state=lambda message: allocations_of(message.build),
+            real=_of_move,
+            bound=_bound_move,
+            member=_move_of_member,
+        ),
+        MoveSteered: Requested(
+            state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+            real=_of_steering,
+            by_owner=False,  # its cell's record of the move decides
+            member=_steering_of_member,
+        ),
+        StartPlan: Requested(
+            state=lambda message: (
+                topics.PROVIDERS,
+                FindProviders(ids=message.roots[:1000], parts=("owner",)),
+            ),
+            targets=("plan", "roots"),
+            real=_of_plan,
+            by_owner=False,
+        ),
+        StopPlan: Requested(
+            state=lambda message: (FIND_PLANS, FindPlans(plans=(message.plan,))),
+            targets=("plan",),
+            real=_of_stopped,
+            by_owner=False,
+        ),
+    },
+    request_kinds=(
+        RequestKind(MOVE_REQUESTED, _not_moved, "move"),
+        RequestKind(MOVE_STEER, _not_steered, "steer"),
+    ),
+    page_asks=(FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS),
+    page_publishes=(MoveRequested, MoveSteered),
+    page_events=(MOVE_ENDED, MOVE_PROGRESS),
+    rest_asks=(FIND_MOVES,),
+    rest_publishes=(MoveRequested, MoveSteered),
 )

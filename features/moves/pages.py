@@ -25,6 +25,7 @@ from control_room.kit import (
     FoundRecords,
     PageContext,
     PageGroup,
+    PagePart,
     PageRefused,
     PageUpdates,
     Renderer,
@@ -334,3 +335,6 @@ def _id(request: Request) -> str:
     if not id_:
         raise PageRefused(404, "There is no such move", "That is not the uuid of a move.")
     return id_
+
+
+PART = PagePart(make)

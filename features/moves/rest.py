@@ -115,7 +115,7 @@ def _is_result(progress: MoveProgress) -> bool:
 
 
 _of_move = attrgetter("move")
-REST = RestPart(
+PART = RestPart(
     operations={
         ("/v1/moves", "POST"): RestOperation(
             DescribedOperation(

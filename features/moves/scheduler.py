@@ -27,7 +27,13 @@ from features.moves.messages import (
 )
 from features.moves.placing import MovePlacing
 from features.moves.plans import MovePlans
-from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import (
+    TRIES_UNDELIVERABLE,
+    ForScheduler,
+    RefusalRecords,
+    SchedulerNeeds,
+    SchedulerPart,
+)
 
 CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells
 
@@ -97,3 +103,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             stops=[plans.stop_leading],
         ),
     )
+
+
+PART = ForScheduler(part)

@@ -15,6 +15,16 @@ def _observes(nova: NovaSettings) -> bool:
 FEATURE = Feature(
     name="nova",
     says="schedules for a real Nova in place of nova-scheduler, or compares its decisions with berth's",
+    adds=(
+        "messages",
+        "scheduler",
+        "processes",
+        "pages",
+        "bench.suite",
+        "with_groups.nova_bridge",
+        "with_what_if.processes",
+    ),
+    defines=("nova_bridge",),
     settings=NovaSettings,
     processes=(
         FeatureProcess(name="nova", runs_with=_serves),

@@ -2,13 +2,13 @@
 scheduler, compared with berth's.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from bus.acts import Act, Requested, as_named, sent
 from bus.decisions import Decision
+from bus.feature import MessagesPart
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Count, LongList, Message, Number, Seconds, Text, Value
@@ -155,15 +155,18 @@ SELECT_HOSTS = Query(
     ANYONE,
     "scheduler",
 )
-PAGE_ASKS = (NOVA_REPORT,)
 
-ACTS = (
-    Act(
-        "choose hosts",
-        "operator",
-        "choose and claim hosts for instances that another system builds",
-        sent(SELECT_HOSTS),
-        limited_by=("cells",),
+
+PART = MessagesPart(
+    acts=(
+        Act(
+            "choose hosts",
+            "operator",
+            "choose and claim hosts for instances that another system builds",
+            sent(SELECT_HOSTS),
+            limited_by=("cells",),
+        ),
     ),
+    requested={HostsAsked: Requested(real=as_named)},
+    page_asks=(NOVA_REPORT,),
 )
-REQUESTED: Mapping[type[Message], Requested] = {HostsAsked: Requested(real=as_named)}

@@ -11,6 +11,7 @@ from control_room.kit import (
     AddedPages,
     PageContext,
     PageGroup,
+    PagePart,
     PageRefused,
     PageUpdates,
     Renderer,
@@ -112,3 +113,6 @@ class NovaPages(PageGroup):
 def _period(request: Request) -> str:
     given = parameter(request, "since")
     return given if given in PERIODS else USUAL
+
+
+PART = PagePart(make)

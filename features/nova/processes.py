@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from berth.kit import BadConf, BadSetting, Settings, check_broker_url
+from berth.kit import BadConf, BadSetting, ProcessPart, Settings, check_broker_url
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.rabbit.foreign_publisher import ForeignPublisher
@@ -135,3 +135,6 @@ def _address(conf: NovaConf, url: str) -> RpcAddress:
         quorum=conf.quorum_queues,
         durable_fanout=conf.durable_fanout,
     )
+
+
+PART = ProcessPart(make, check)

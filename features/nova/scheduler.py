@@ -4,7 +4,7 @@ from bus.worker import WorkerRows, answers_many, every
 from features.nova.messages import SELECT_HOSTS
 from features.nova.selecting import HostSelection
 from features.nova.settings import NovaSettings
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 RECORD_SECONDS = 1.0  # between two transactions that store refused selections
 
@@ -17,3 +17,6 @@ def part(needs: SchedulerNeeds, settings: NovaSettings) -> SchedulerPart:
             timers=[every(RECORD_SECONDS, selection.store)],
         )
     )
+
+
+PART = ForScheduler(part)

@@ -5,4 +5,5 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="nova_filters",
     says="filters and weighers of Nova for extra specs, images, projects, metrics, metadata and hints",
+    adds=("filters", "request_reader"),
 )

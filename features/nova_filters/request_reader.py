@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from bus.requests import Hints
 from features.nova_filters.core.extra_specs import AGGREGATES, CAPABILITIES
 from features.nova_filters.core.query import UnreadableQuery, parsed
-from scheduler_worker.core.extension import RequestReader, Unreadable
+from scheduler_worker.core.extension import RequestReader, RequestReaderPart, Unreadable
 
 _CIDR = Hints().cidr
 
@@ -35,3 +35,6 @@ def check_hints(hints: Hints) -> Sequence[str]:
     if not bits.isdecimal() or int(bits) > near.max_prefixlen:
         raise Unreadable(f"hints.cidr: {hints.cidr!r} is none of /0 to /{near.max_prefixlen}")
     return ()
+
+
+PART = RequestReaderPart(reader)

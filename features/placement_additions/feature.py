@@ -5,4 +5,5 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="placement_additions",
     says="loads many providers at once, and serves changes, aggregates and explanations over HTTP",
+    adds=("messages", "placement", "http"),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from berth.kit import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
+from berth.kit import EVENT_STREAM, DescribedOperation, HttpApiPart, HttpDescription, OperationKey
 from features.placement_additions import aggregates, bodies
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LoadProviders
@@ -156,3 +156,6 @@ DESCRIPTION = HttpDescription(
         "host": "name of the host, or uuid of its root provider",
     },
 )
+
+
+PART = HttpApiPart(HTTP, DESCRIPTION)

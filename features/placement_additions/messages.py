@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from bus.acts import Act, sent
+from bus.feature import MessagesPart
 from bus.reports import ProviderReport
 from bus.resources import Inventories
 from bus.topics import ANYONE, Query
@@ -76,4 +77,4 @@ LOAD = Query(
 )
 
 
-ACTS = (Act("load providers", "admin", "create and change many providers", sent(LOAD)),)
+PART = MessagesPart(acts=(Act("load providers", "admin", "create and change many providers", sent(LOAD)),))

@@ -6,7 +6,7 @@ from bus.worker import WorkerRows, answers
 from features.placement_additions.feed import ChangeFeed
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LOAD
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
@@ -16,3 +16,6 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
         return WorkerRows(answers=[answers(LOAD, bulk_load.load, concurrency=2)])
 
     return PlacementPart(offers=(bulk_load, ChangeFeed(needs.log.memory)), rows=rows)
+
+
+PART = ForPlacement(part)

@@ -6,6 +6,16 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="planning",
     says="plans moves that make room, balance hosts or empty them",
+    adds=(
+        "messages",
+        "scheduler",
+        "pages",
+        "dry_runs",
+        "what_if_part",
+        "with_groups.scheduler",
+        "with_reservations.made_room",
+    ),
+    defines=("made_room",),
     commands={"Moves": {"make-room": "make_room_command", "rebalance": "rebalance_command"}},
     needs=("moves", "what_if"),
     meters=(

@@ -7,6 +7,7 @@ from msgspec import Meta, field
 
 from bus.decisions import Decision
 from bus.domains import Labels
+from bus.feature import MessagesPart
 from bus.messages import BuildRequested
 from bus.parts import Part, PlanParts
 from bus.topics import ANYONE, Query
@@ -246,5 +247,6 @@ PLAN_BALANCE = Query(
     ANYONE,
     "scheduler",
 )
-PAGE_ASKS = (PLAN_ROOM,)
-PARTS: Mapping[type, type[Part]] = {PlanParts: PlanningGoal}
+
+
+PART = MessagesPart(parts={PlanParts: PlanningGoal}, page_asks=(PLAN_ROOM,))

@@ -14,6 +14,7 @@ from control_room.kit import (
     AddedPages,
     Changes,
     PageContext,
+    PagePart,
     PageRefused,
     Renderer,
     Reply,
@@ -87,3 +88,6 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
         routes=[Route("/rebalancing", stop, methods=["POST"])],
         sections={"what_if": moves, "moves": rebalancing},
     )
+
+
+PART = PagePart(make)

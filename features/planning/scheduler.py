@@ -12,7 +12,7 @@ from features.planning.rebalancing import Rebalancing
 from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.questions import WhatIfs
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -39,3 +39,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             runs=[rebalancing.searches.run, making_room.searches.run],
         ),
     )
+
+
+PART = ForScheduler(part)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from bus.feature import MessagesPart
 from bus.messages import BuildRequested
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, Text, Value, Whole
@@ -64,3 +65,5 @@ TRY_POLICY = Query(
     ANYONE,
     "scheduler",
 )
+
+PART = MessagesPart()

@@ -1,7 +1,7 @@
 """The part of preemption in the conductor of a cell."""
 
 from bus.worker import WorkerRows, on_many
-from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, ForConductor
 from features.preemption.core.courses import PreemptorCourse, VictimCourse
 from features.preemption.messages import BUILD_PREEMPTED, BUILD_VACATE
 
@@ -20,3 +20,6 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
         repeats=(BUILD_VACATE,),
         rows=rows,
     )
+
+
+PART = ForConductor(part)

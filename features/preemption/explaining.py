@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, ask_cells
+from berth.kit import BuildExplanation, ExplainingPart, ask_cells
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.masking import printable
@@ -33,3 +33,6 @@ def _preempted(found: Preemption, id_: str) -> str:
         return f"  preempted {found.victim.build} (priority {found.victim.priority}) at {at}"
     project = printable(found.project)
     return f"  preempted by {found.by} of project {project} (priority {found.priority}) at {at}"
+
+
+PART = ExplainingPart(reasons=reasons)

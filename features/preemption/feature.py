@@ -6,6 +6,17 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="preemption",
     says="builds of higher priority replace instances on their host",
+    adds=(
+        "messages",
+        "placement",
+        "scheduler",
+        "conductor",
+        "explaining",
+        "pages",
+        "with_groups.scheduler",
+        "with_moves.scheduler",
+        "with_moves.conductor",
+    ),
     needs=("waiting",),
     commands={"Hosts": {"priority": "commands"}},
     command_groups={

@@ -1,11 +1,11 @@
 """Priority classes, and preemption: builds that take the place of instances with a lower priority."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from bus.acts import Act, Requested, sent
+from bus.feature import MessagesPart
 from bus.parts import ClaimParts, Part, PlacedParts
 from bus.topics import ANYONE, Query, Topic
 from bus.vocabulary import (
@@ -209,17 +209,18 @@ EDIT_PRIORITY = Query(
     "scheduler",
 )
 
-PARTS = {ClaimParts: Preempts, PlacedParts: Victims}
-PAGE_ASKS = (PREEMPTIONS, PRIORITIES)
-
 
 # The acts on priority classes.
 
 
-ACTS = (Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    PriorityEditRequested: Requested(
-        state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
-    )
-}
-DONE = (PriorityEdited,)
+PART = MessagesPart(
+    parts={ClaimParts: Preempts, PlacedParts: Victims},
+    acts=(Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY)),),
+    requested={
+        PriorityEditRequested: Requested(
+            state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
+        )
+    },
+    done=(PriorityEdited,),
+    page_asks=(PREEMPTIONS, PRIORITIES),
+)

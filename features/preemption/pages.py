@@ -13,6 +13,7 @@ from control_room.kit import (
     BuildRecords,
     PageContext,
     PageGroup,
+    PagePart,
     Renderer,
     Reply,
     live_data,
@@ -84,3 +85,6 @@ class PreemptionPages(PageGroup):
 
     def _part(self, data: PreemptionData | None) -> str:
         return self._renderer.part("preemptions_part.html", data=data, latest=LATEST)
+
+
+PART = PagePart(make)

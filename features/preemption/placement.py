@@ -6,7 +6,7 @@ from bus.worker import WorkerRows, answers, every, prune_period
 from features.preemption.messages import PREEMPTIONS
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import PreemptionRule
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
@@ -21,3 +21,6 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
         )
 
     return PlacementPart(rules=[PreemptionRule(needs.database, needs.book)], offers=(records,), rows=rows)
+
+
+PART = ForPlacement(part)

@@ -4,7 +4,7 @@ from bus.worker import WorkerRows, answers, every
 from features.preemption.messages import EDIT_PRIORITY, PREEMPTIONS, PRIORITIES
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 REFRESH_SECONDS = 5.0  # between two reads of the priority classes
 
@@ -21,3 +21,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             timers=[every(REFRESH_SECONDS, priorities.refresh, at_once=True)],
         ),
     )
+
+
+PART = ForScheduler(part)

@@ -7,6 +7,7 @@ from features.quotas.settings import QuotaSettings
 FEATURE = Feature(
     name="quotas",
     says="limits how much the instances of a project may hold",
+    adds=("messages", "placement", "http", "pages"),
     settings=QuotaSettings,
     clouds=("quota_cloud",),
     commands={"Hosts": {"quota": "commands"}},

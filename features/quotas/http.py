@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from berth.kit import DescribedOperation, HttpDescription
+from berth.kit import DescribedOperation, HttpApiPart, HttpDescription
 from bus.vocabulary import Missing, Text
 from features.quotas.messages import (
     FindQuotas,
@@ -151,3 +151,6 @@ DESCRIPTION = HttpDescription(
     },
     in_path={"project": "id of the project; `default`: the limits of projects without limits of their own"},
 )
+
+
+PART = HttpApiPart(HTTP, DESCRIPTION)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.acts import Act, Requested, sent
+from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Contended,
@@ -223,17 +224,19 @@ EDIT_QUOTA = Query(
     ANYONE,
     "placement",
 )
-PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
 
 
 # The acts on limits of projects.
 
 
-ACTS = (Act("quota", "admin", "limits of projects", sent(EDIT_QUOTA)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    QuotaEditRequested: Requested(
-        state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
-        id=lambda message: "" if message.edit.project else "default",
-    )
-}
-DONE = (QuotaEdited,)
+PART = MessagesPart(
+    acts=(Act("quota", "admin", "limits of projects", sent(EDIT_QUOTA)),),
+    requested={
+        QuotaEditRequested: Requested(
+            state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
+            id=lambda message: "" if message.edit.project else "default",
+        )
+    },
+    done=(QuotaEdited,),
+    page_asks=(QUOTAS, EDIT_QUOTA),
+)

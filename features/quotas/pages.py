@@ -18,6 +18,7 @@ from control_room.kit import (
     Changes,
     PageContext,
     PageGroup,
+    PagePart,
     PageRefused,
     PlacementWatch,
     Renderer,
@@ -213,3 +214,6 @@ def _wanted(request: Request) -> ProjectsQuery:
     if (project and not is_project(project)) or (after and not is_project(after)):
         raise PageRefused(400, "That is not an id", "It is not the id of a project.")
     return ProjectsQuery(project_named(project), after)
+
+
+PART = PagePart(make)

@@ -11,7 +11,7 @@ from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.quotas.rule import QuotaRule
 from features.quotas.settings import QuotaSettings
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
@@ -35,3 +35,6 @@ def _copying(cloud: str, operations: QuotaOperations) -> Callable[[], Coroutine[
     from features.quotas.keystone_limits import copying_limits
 
     return copying_limits(cloud, operations)
+
+
+PART = ForPlacement(part)

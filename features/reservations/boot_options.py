@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.kit import WHERE, BadSetting, option
+from berth.kit import WHERE, BadSetting, BootOptionsPart, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from control_room.kit import FormField, RequestField
@@ -29,10 +29,12 @@ class ReservationOptions:
         return structs.replace(request, parts=request.parts.having(part))
 
 
-OPTIONS = ReservationOptions
-FORM_FIELDS = (
-    RequestField(
-        FormField(name="reservation", label="Reservation, name or id"),
-        lambda request: reservation_of(request.parts) or "",
+PART = BootOptionsPart(
+    ReservationOptions,
+    (
+        RequestField(
+            FormField(name="reservation", label="Reservation, name or id"),
+            lambda request: reservation_of(request.parts) or "",
+        ),
     ),
 )

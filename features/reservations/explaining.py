@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, ask_cells
+from berth.kit import BuildExplanation, ExplainingPart, ask_cells
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.queries import BuildStands
@@ -27,3 +27,6 @@ def _drawn(reservation: Reservation) -> str:
         return "  draws from the failover headroom"
     owner = f"project {printable(reservation.project)}" if reservation.project else "any project"
     return f"  draws from reservation {printable(reservation.name)} {reservation.id} of {owner}"
+
+
+PART = ExplainingPart(reasons=reasons)

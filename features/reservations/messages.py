@@ -1,6 +1,6 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
@@ -9,6 +9,7 @@ from msgspec import field, structs
 from bus.acts import Act, Requested, describe, sent
 from bus.claims import Choice, ConsumerClaim
 from bus.domains import Level
+from bus.feature import MessagesPart
 from bus.parts import ChoiceParts, ClaimParts, Part, RequestParts
 from bus.requests import Flavor
 from bus.topics import ANYONE, Query
@@ -321,13 +322,6 @@ FILL_RESERVATION = Query(
     "scheduler",
 )
 
-PARTS: Mapping[type, type[Part]] = {
-    RequestParts: ReservationPart,
-    ClaimParts: SlotClaim,
-    ChoiceParts: DrawPart,
-}
-PAGE_ASKS = (RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION)
-
 
 # The acts on reservations.
 
@@ -336,13 +330,20 @@ def _reservation_state(message: Any) -> Any:
     return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
 
 
-ACTS = (
-    Act(
-        "reserve", "operator", "reservations and failover headroom", sent(EDIT_RESERVATION, FILL_RESERVATION)
+PART = MessagesPart(
+    parts={RequestParts: ReservationPart, ClaimParts: SlotClaim, ChoiceParts: DrawPart},
+    acts=(
+        Act(
+            "reserve",
+            "operator",
+            "reservations and failover headroom",
+            sent(EDIT_RESERVATION, FILL_RESERVATION),
+        ),
     ),
+    requested={
+        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
+        FillReservation: Requested(targets=("reservation",)),
+    },
+    done=(ReservationEdited,),
+    page_asks=(RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION),
 )
-REQUESTED: Mapping[type[Message], Requested] = {
-    ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
-    FillReservation: Requested(targets=("reservation",)),
-}
-DONE = (ReservationEdited,)

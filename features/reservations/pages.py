@@ -18,6 +18,7 @@ from control_room.kit import (
     PageContext,
     PageForm,
     PageGroup,
+    PagePart,
     PageRefused,
     Renderer,
     address,
@@ -201,3 +202,6 @@ def _wanted(request: Request) -> ReservationsQuery:
     if project and not is_project(project):
         raise PageRefused(400, "That is not an id", "It is not the id of a project.")
     return ReservationsQuery(project, int(skip[:6]) if skip.isascii() and skip.isdecimal() else 0)
+
+
+PART = PagePart(make)

@@ -7,7 +7,7 @@ from features.reservations.messages import EDIT_RESERVATION, RESERVATIONS
 from features.reservations.operations import ReservationOperations
 from features.reservations.rule import ReservationRule
 from features.reservations.settings import ReservationSettings
-from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, OpenPlacement, PlacementNeeds, PlacementPart
 
 EXPIRE_SECONDS = 5.0
 
@@ -23,3 +23,6 @@ def part(needs: PlacementNeeds, settings: ReservationSettings) -> PlacementPart:
 
     rule = ReservationRule(needs.database, needs.book)
     return PlacementPart(rules=[rule], objects={"reservations": "''", "reservation_slots": "''"}, rows=rows)
+
+
+PART = ForPlacement(part)

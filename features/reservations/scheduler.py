@@ -4,7 +4,7 @@ from bus.worker import WorkerRows, answers, every
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import REFRESH_SECONDS, ReservationFiller
 from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -19,3 +19,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             timers=[every(REFRESH_SECONDS, filler.refresh, at_once=True)],
         ),
     )
+
+
+PART = ForScheduler(part)

@@ -1,11 +1,11 @@
 """Messages about agents that share a cell's Ironic nodes: which agent may act on which node at present."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from bus.acts import Act, Requested, as_named, sent
+from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal, Seconds, Text, Value, Word
 
@@ -121,12 +121,20 @@ EDIT_SHARING = Query("cell.sharing.{cell}", SharingEditRequested, SharingEditAns
     "enable or disable an agent that shares nodes, move its nodes to other agents", ANYONE, _CONDUCTOR)
 # fmt: on
 
-ACTS = (
-    Act("share nodes", "operator", "disable or enable an agent of shared nodes, or move its nodes",
-        sent(EDIT_SHARING), limited_by=("cells",)),
-)  # fmt: skip
-REQUESTED: Mapping[type[Message], Requested] = {
-    SharingEditRequested: Requested(
-        state=lambda message: (FIND_AGENTS, FindAgents(cell=message.cell)), real=as_named
-    )
-}
+
+PART = MessagesPart(
+    acts=(
+        Act(
+            "share nodes",
+            "operator",
+            "disable or enable an agent of shared nodes, or move its nodes",
+            sent(EDIT_SHARING),
+            limited_by=("cells",),
+        ),
+    ),
+    requested={
+        SharingEditRequested: Requested(
+            state=lambda message: (FIND_AGENTS, FindAgents(cell=message.cell)), real=as_named
+        )
+    },
+)

@@ -2,7 +2,7 @@
 
 from features.shared_nodes.lease import NodeLease, nodes_of
 from features.shared_nodes.messages import LEASE, REPORT_NODES
-from ironic_sync.extension import MetalNeeds, MetalPart
+from ironic_sync.extension import ForMetal, MetalNeeds, MetalPart
 
 LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
 
@@ -18,3 +18,6 @@ def part(needs: MetalNeeds, settings: None) -> MetalPart:
         nodes_of(needs.api, needs.selection, needs.cell, needs.pool),
     )
     return MetalPart(right=lease)
+
+
+PART = ForMetal(part)

@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 
+from berth.kit import AgentQueuesPart
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from features.shared_queues.gateway import agent_gateway
@@ -17,3 +18,6 @@ def gateway(cell: str, bus: Bus, removed: Container[str]) -> Worker:
 def sharing(agent: Worker, bus: Bus) -> Worker:
     """Return an agent's worker without queues of its own."""
     return with_shared_queues(agent, bus.publish, bus.clock)
+
+
+PART = AgentQueuesPart(gateway, sharing)

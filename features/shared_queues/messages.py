@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw
 
+from bus.feature import MessagesPart
 from bus.messages import HostReported
 from bus.topics import Query, Topic
 from bus.vocabulary import Cause, Message, Seconds, Text, Word
@@ -60,4 +61,6 @@ AGENT_ORDER = Query("agent.order.{cell}.{agent}", OrderRelayed, OrderAnswered,
 HEARTBEATS_MERGED = Topic("host.merged.{cell}", HeartbeatsMerged,
     "heartbeats of several agents that share queues", "gateway", "every scheduler", expected=False)
 # fmt: on
-HEARTBEATS = (HEARTBEATS_MERGED,)
+
+
+PART = MessagesPart(heartbeats=(HEARTBEATS_MERGED,))

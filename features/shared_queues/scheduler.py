@@ -2,7 +2,7 @@
 
 from bus.worker import WorkerRows, on
 from features.shared_queues.messages import HEARTBEATS_MERGED, HeartbeatsMerged
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -11,3 +11,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             await needs.scheduler.handle(report)
 
     return SchedulerPart(rows=WorkerRows(consumes=(on(HEARTBEATS_MERGED, handle, private=True),)))
+
+
+PART = ForScheduler(part)

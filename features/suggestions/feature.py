@@ -2,4 +2,6 @@
 
 from bus.feature import Feature
 
-FEATURE = Feature(name="suggestions", says="changes of a request without a host that would make it fit")
+FEATURE = Feature(
+    name="suggestions", adds=("scheduler",), says="changes of a request without a host that would make it fit"
+)

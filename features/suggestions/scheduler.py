@@ -1,7 +1,7 @@
 """The part of suggestions in a scheduler: changes of requests without a host."""
 
 from features.suggestions.core.changes import helps
-from scheduler_worker.extension import Narrowing, Remedies, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, Narrowing, Remedies, SchedulerNeeds, SchedulerPart
 
 
 class Suggestions(Narrowing):
@@ -11,3 +11,6 @@ class Suggestions(Narrowing):
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(narrowings=(Suggestions(),))
+
+
+PART = ForScheduler(part)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth.kit import HOW_MANY, WHERE, BadSetting, option
+from berth.kit import HOW_MANY, WHERE, BadSetting, BootOptionsPart, option
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
@@ -59,19 +59,6 @@ class TopologyOptions:
         return request
 
 
-OPTIONS = TopologyOptions
-FORM_FIELDS = (
-    RequestField(
-        FormField(name="pack", label="Pack into one domain of", placeholder="rack"),
-        lambda request: topology_of(request.parts).required_pack,
-    ),
-    RequestField(
-        FormField(name="spread", label="Spread over domains of", placeholder="rack:2"),
-        lambda request: _spread_of(topology_of(request.parts)),
-    ),
-)
-
-
 def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[GangRole, ...]:
     """Return the roles of a gang from texts such as `worker:3,vcpus=4`, or from a JSON file with a list of
     roles if a text ends in .json.
@@ -114,3 +101,18 @@ def _roles_of_file(path: str) -> list[GangRole]:
 
 def _spread_of(topology: DomainConstraints) -> str:
     return f"{topology.required_spread}:{topology.max_per_domain}" if topology.required_spread else ""
+
+
+PART = BootOptionsPart(
+    TopologyOptions,
+    (
+        RequestField(
+            FormField(name="pack", label="Pack into one domain of", placeholder="rack"),
+            lambda request: topology_of(request.parts).required_pack,
+        ),
+        RequestField(
+            FormField(name="spread", label="Spread over domains of", placeholder="rack:2"),
+            lambda request: _spread_of(topology_of(request.parts)),
+        ),
+    ),
+)

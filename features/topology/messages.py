@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from bus.feature import MessagesPart
 from bus.messages import BuildRequested
 from bus.parts import Part, RequestParts, Section
 from bus.requests import Flavor
@@ -77,4 +78,4 @@ def topology_of(parts: RequestParts) -> DomainConstraints:
     return topology_part(parts).topology
 
 
-PARTS = {RequestParts: TopologyPart}
+PART = MessagesPart(parts={RequestParts: TopologyPart})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.kit import HOW_MANY, option
+from berth.kit import HOW_MANY, BootOptionsPart, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from control_room.kit import FormField, RequestField
@@ -29,11 +29,13 @@ class PriorityOptions:
         return request
 
 
-OPTIONS = PriorityOptions
-FORM_FIELDS = (
-    RequestField(
-        FormField(name="priority", label="Priority, 0 to 9", number=True),
-        lambda request: str(priority_of(request.parts) or ""),
-        most=MOST_PRIORITY,
+PART = BootOptionsPart(
+    PriorityOptions,
+    (
+        RequestField(
+            FormField(name="priority", label="Priority, 0 to 9", number=True),
+            lambda request: str(priority_of(request.parts) or ""),
+            most=MOST_PRIORITY,
+        ),
     ),
 )

@@ -1,11 +1,11 @@
 """Parts of messages about waiting for capacity, and messages that edit the weights of projects."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from bus.acts import Act, Requested, sent
+from bus.feature import MessagesPart
 from bus.messages import BuildCancelRequested
 from bus.parts import Part, PlacedParts, RequestParts
 from bus.topics import ANYONE, Query
@@ -108,11 +108,12 @@ EDIT_WEIGHT = Query(
     ANYONE,
     "scheduler",
 )
-ACTS = (Act("share", "admin", "weights of projects", sent(EDIT_WEIGHT)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    WeightEditRequested: Requested(id=lambda message: "" if message.project else NAME_OF_DEFAULT)
-}
-DONE = (WeightEdited,)
 
-PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, PlacedParts: PlacedWait}
-PAGE_PUBLISHES = (BuildCancelRequested,)
+
+PART = MessagesPart(
+    parts={RequestParts: WaitPart, PlacedParts: PlacedWait},
+    acts=(Act("share", "admin", "weights of projects", sent(EDIT_WEIGHT)),),
+    requested={WeightEditRequested: Requested(id=lambda message: "" if message.project else NAME_OF_DEFAULT)},
+    done=(WeightEdited,),
+    page_publishes=(BuildCancelRequested,),
+)

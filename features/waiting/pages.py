@@ -16,6 +16,7 @@ from control_room.kit import (
     BuildRecords,
     PageContext,
     PageGroup,
+    PagePart,
     PageRefused,
     Renderer,
     Reply,
@@ -148,3 +149,6 @@ def _wanted(request: Request) -> WaitingQuery:
     after = request.query_params.get("after", "")
     number = int(after[:9]) if after.isascii() and after.isdigit() else 0
     return WaitingQuery(parameter(request, "project"), min(number, _DEEPEST))
+
+
+PART = PagePart(make)

@@ -18,7 +18,7 @@ from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBa
 from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import RequestIntake, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, RequestIntake, SchedulerNeeds, SchedulerPart
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -79,3 +79,6 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
             stops=[owner.release_ownership],
         ),
     )
+
+
+PART = ForScheduler(part)

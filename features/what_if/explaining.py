@@ -1,6 +1,6 @@
 """Answers `berth why --now` for builds: where their request would be placed now."""
 
-from berth.kit import Cli, KnownRecords, recorded_request, write_json
+from berth.kit import Cli, ExplainingPart, KnownRecords, recorded_request, write_json
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -27,3 +27,6 @@ async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int:
             )
         show_answer(answer, cli)
     return 0 if answer.fits else 1
+
+
+PART = ExplainingPart(decide_now=decide_now)

@@ -5,6 +5,16 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="what_if",
     says="says where a request would be placed, without a claim",
+    adds=(
+        "messages",
+        "scheduler",
+        "explaining",
+        "pages",
+        "with_preemption.scheduler",
+        "with_quotas.scheduler",
+        "with_waiting.scheduler",
+    ),
+    defines=("what_if_part",),
     commands={"Builds": {"what-if": "commands"}},
     exit_codes={"what-if": "it does not fit"},
     pages={"/what-if": "What if"},

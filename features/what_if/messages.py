@@ -6,6 +6,7 @@ from msgspec import Meta, field
 
 from bus.claims import ConsumerClaim
 from bus.decisions import Decision
+from bus.feature import MessagesPart
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from bus.topics import ANYONE, Query
@@ -126,4 +127,6 @@ WHAT_IF = Query(
     ANYONE,
     "scheduler",
 )
-PAGE_ASKS = (WHAT_IF,)
+
+
+PART = MessagesPart(page_asks=(WHAT_IF,))

@@ -28,6 +28,7 @@ from control_room.kit import (
     InvalidForm,
     PageContext,
     PageGroup,
+    PagePart,
     Renderer,
     Scores,
     decision_shown,
@@ -135,3 +136,6 @@ async def requested(bus: Bus, entered: dict[str, Any]) -> tuple[BuildRequested, 
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
     return decision_shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
+
+
+PART = PagePart(make)

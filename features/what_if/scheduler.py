@@ -7,7 +7,7 @@ from bus.projects import ClientQuery, FindOwners, ProjectMember, ProjectsFound
 from bus.worker import WorkerRows, answers
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def of_clients(what_ifs: WhatIfs) -> ClientQuery:
@@ -27,3 +27,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         offers=(what_ifs,),
         rows=WorkerRows(answers=[answers(WHAT_IF, what_ifs.answer)]),
     )
+
+
+PART = ForScheduler(part)

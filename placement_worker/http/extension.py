@@ -27,7 +27,7 @@ from placement_worker.http.schemas import is_uuid
 
 @dataclass(frozen=True, kw_only=True)
 class HttpPart:
-    """A feature's part of the HTTP API: the value HTTP of its module `http`."""
+    """A feature's part of the HTTP API."""
 
     routes: Mapping[str, tuple[Operation, ...]]  # by URL pattern, which begins with /berth/
     rules: Mapping[str, str]  # policy rule → its default

@@ -2,14 +2,14 @@
 
 from berth.features import parts_of
 from berth.settings import Settings
-from cell_conductor.extension import ConductorNeeds, ConductorPart
+from cell_conductor.extension import ConductorNeeds, ConductorPart, ForConductor
 from compute_sim.core.faults import SimOptions
-from compute_sim.extension import AgentNeeds, AgentPart
+from compute_sim.extension import AgentNeeds, AgentPart, ForAgent
 
 
 def conductor_parts(cell: str) -> list[ConductorPart]:
-    return parts_of("conductor", ConductorNeeds(cell=cell), Settings())
+    return parts_of(ForConductor, "conductor", ConductorNeeds(cell=cell), Settings())
 
 
 def agent_parts(options: SimOptions | None = None) -> list[AgentPart]:
-    return parts_of("agent", AgentNeeds(options=options or SimOptions()), Settings())
+    return parts_of(ForAgent, "agent", AgentNeeds(options=options or SimOptions()), Settings())

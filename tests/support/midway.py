@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from berth.features import modules
+from berth.features import added
+from berth.kit.audit_records import AuditPart
 from berth.operations.stored_claims import breaches
 from bus.replication import PlacementChanged
 from bus.sql.statement import Statement, Transaction
@@ -60,8 +61,8 @@ class EveryCommit:
         for row in await _OVERSOLD(tx):
             self.broken.append(f"{row['name']}: {row['used']} {row['class']} used of {tuple(row)[3:]}")
         self.broken += await breaches(tx)
-        for module in modules("audit"):
-            self.broken += await module.breaches(tx)
+        for part in added(AuditPart, "audit"):
+            self.broken += await part.breaches(tx)
         if self.kept:
             held: Held = {}
             for uuid, name, amount in await _HELD(tx):

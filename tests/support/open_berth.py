@@ -12,7 +12,6 @@ import msgspec
 
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
-from berth.features import features, module_of
 from berth.kit.boot_options import options_named
 from berth.kit.boot_requests import boot_request, parts_given
 from berth.services import embedded
@@ -27,13 +26,13 @@ from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from tests.support.envelopes import a_letter
+from tests.support.feature_tests import modules_of_tests
 from tests.support.waiting import in_time, until
 
 
 def pages_of_features() -> list[Any]:
     """Return the module about its pages in the tests of each feature that has pages."""
-    found = [module_of(feature, "tests.support.pages") for feature in features()]
-    return [pages for pages in found if pages is not None]
+    return [*modules_of_tests("support.pages")]
 
 
 @dataclass(frozen=True)

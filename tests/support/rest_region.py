@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 from starlette.applications import Starlette
 
-from berth.features import modules, packages
+from berth.features import packages
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.ends import EndLog
@@ -30,6 +30,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from placement_worker.http.access import AccessPolicy, Identity, TokenChecker
 from placement_worker.http.recording import RecordedRequests
+from tests.support.feature_tests import modules_of_tests
 from tests.support.ids import uid
 
 # An instance of the project p1 in cell c1, a request that waits, and an instance of p2.
@@ -51,7 +52,7 @@ def rest_of_features() -> list[Any]:
     """Return the module about its part of the REST API in the tests of each feature that has one. OPERATIONS
     are its operations as in `tests.contract.test_rest_roles`, ANSWERS the answers to its queries.
     """
-    return modules("tests.support.rest")
+    return [*modules_of_tests("support.rest")]
 
 
 class TwoCellBus:

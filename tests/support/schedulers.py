@@ -18,7 +18,14 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
-from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import (
+    Fallback,
+    ForScheduler,
+    Narrowing,
+    PartsOf,
+    SchedulerNeeds,
+    SchedulerPart,
+)
 from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import AskOf, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
@@ -73,7 +80,7 @@ def usual_parts(*further: SchedulerPart) -> PartsOf:
     """Return the function that makes the parts of all features without their fallbacks, and further parts."""
 
     def parts(needs: SchedulerNeeds) -> list[SchedulerPart]:
-        of_features = parts_of("scheduler", needs, Settings())
+        of_features = parts_of(ForScheduler, "scheduler", needs, Settings())
         return [*(replace(part, fallbacks=()) for part in of_features), *further]
 
     return parts

@@ -15,7 +15,7 @@ from jinja2.bccache import Bucket
 
 from berth import composition
 from berth.control_room_setup import opened_pages
-from berth.features import declared
+from berth.features import messages
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus, PendingQuestions
@@ -176,7 +176,7 @@ async def a_visited_room(
     answers of workers that do not run.
     """
     broker, set_clock = LocalBroker(), SetClock()
-    events = Events(set_clock.clock, declared("PAGE_EVENTS"))
+    events = Events(set_clock.clock, [topic for part in messages() for topic in part.page_events])
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, sent or {})

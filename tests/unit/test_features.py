@@ -1,5 +1,6 @@
 """Features: their parts of a worker are made after the parts that they need, and are given in list order."""
 
+import re
 import runpy
 import sys
 from dataclasses import dataclass
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 
 from berth import features
-from bus.feature import Feature, PartNeeds
+from bus.feature import Feature, MakesPart, PartNeeds
 
 
 @dataclass(frozen=True)
 class ScriptedPart:
     of: str
     offers: tuple[object, ...] = ()
+
+
+class ForScript(MakesPart[PartNeeds, ScriptedPart]):
+    """The part of a feature for the worker of these tests."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,17 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def second(needs: PartNeeds, settings: Any) -> ScriptedPart:
         return ScriptedPart("second", offers=(Classes(),))
 
-    declared = Feature(name="first", says="", needs=("second",)), Feature(name="second", says="")
+    adds = ("scheduler", "answers")
+    declared = (
+        Feature(name="first", says="", needs=("second",), adds=adds),
+        Feature(name="second", says="", adds=adds),
+    )
     monkeypatch.setattr(features, "FEATURES", ("first", "second"))
     monkeypatch.setattr(features, "features", lambda: declared)
     monkeypatch.setattr(features, "package_of", lambda feature: f"made_{feature.name}")
-    monkeypatch.setattr(features, "find_spec", sys.modules.get)
     for name, part in (("first", first), ("second", second)):
         module = ModuleType(f"made_{name}.scheduler")
-        module.part = part  # type: ignore[attr-defined]
+        module.PART = ForScript(part)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, f"made_{name}.scheduler", module)
 
 
@@ -61,14 +69,14 @@ def test_a_folder_in_which_only_bytecode_is_left_has_no_migrations(
 
 @pytest.mark.usefixtures("listed")
 def test_parts_are_made_after_those_that_they_need_and_given_in_the_order_of_the_list() -> None:
-    found = features.parts_of("scheduler", PartNeeds(), settings=None)
+    found = features.parts_of(ForScript, "scheduler", PartNeeds(), settings=None)
 
     assert [part.of for part in found] == ["first", "second"]
 
 
 @pytest.mark.usefixtures("listed")
 def test_a_worker_in_which_features_have_no_module_has_no_parts() -> None:
-    assert features.parts_of("placement", PartNeeds(), settings=None) == []
+    assert features.parts_of(ForScript, "placement", PartNeeds(), settings=None) == []
 
 
 def test_what_no_needed_feature_offers_is_an_error() -> None:
@@ -82,13 +90,52 @@ def test_a_part_for_another_feature_has_the_type_that_this_feature_defines(
 ) -> None:
     right, wrong = ModuleType("made_first.answers"), ModuleType("made_second.answers")
     right.PART = Classes()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, right.__name__, right)
-    assert features.added(Classes, "answers") == [Classes()]
+    for module in (right, wrong):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    first, second = features.features()
+    assert features.added(Classes, "answers", of=first) == [Classes()]
+    for of in (None, second):
+        with pytest.raises(ImportError, match=r"made_second\.answers: PART is no Classes"):
+            features.added(Classes, "answers", of=of)
 
-    monkeypatch.setitem(sys.modules, wrong.__name__, wrong)
-    features._module_named.cache_clear()
-    with pytest.raises(ImportError, match=r"made_second\.answers: PART is no Classes"):
-        features.added(Classes, "answers")
+
+MODULES_DECLARED = {
+    "a module with an unknown name": (
+        {"one/schedular.py"},
+        ("schedular",),
+        "features/one/feature.py: adds schedular: no such module is known, but scheduler",
+    ),
+    "a module that is missing": (
+        {"one/placement.py"},
+        ("placement", "pages"),
+        "features/one/feature.py: adds pages: the module is missing",
+    ),
+    "a module that is not declared": (
+        {"one/placement.py"},
+        (),
+        "one/placement.py: features/one/feature.py does not name it in `adds`",
+    ),
+    "a module of a join that is not declared": (
+        {"one/with_two/placement.py"},
+        (),
+        "one/with_two/placement.py: features/one/feature.py does not name it in `adds`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "adds", "why"), MODULES_DECLARED.values(), ids=MODULES_DECLARED)
+def test_a_module_that_the_declaration_names_wrongly_stops_the_start(
+    files: set[str], adds: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.setattr(features, "FEATURES", ("one", "two"))
+    monkeypatch.setattr(features, "folder_of", lambda feature: tmp_path / feature.name)
+    features._joins_in.cache_clear()
+    with pytest.raises(ImportError, match=re.escape(why)):
+        features._check_modules([Feature(name="one", says="", adds=adds), Feature(name="two", says="")])
+    features._joins_in.cache_clear()
 
 
 SCRIPT = Path(__file__).parents[2] / "scripts/feature-imports"

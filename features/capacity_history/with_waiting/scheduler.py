@@ -7,7 +7,7 @@ from bus.messages import BuildRequested
 from bus.sql.statement import Transaction, sql
 from features.capacity_history.samples import CapacitySampler
 from features.waiting.tables.queued import WAITS
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 _WAITING = sql(f"""
     SELECT p.message, k.instances FROM (SELECT kind, min(request) AS request, sum(instances) AS instances
@@ -28,3 +28,6 @@ async def waiting(tx: Transaction) -> Sequence[tuple[BuildRequested, int]]:
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     needs.of(CapacitySampler).waiting.append(waiting)
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

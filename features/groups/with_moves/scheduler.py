@@ -7,7 +7,7 @@ from bus.vocabulary import Id, portions
 from features.groups.messages import GROUPS, FindGroups, GroupPart, GroupsFound, group_of
 from features.moves.core.start import MoveStart
 from features.moves.lookups import MoveLookups
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 GROUPS_ASKED = 500  # groups in one query to placement
 
@@ -45,3 +45,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     groups = GroupsOfMoves(needs.scheduler.placement.ask(GROUPS))
     needs.of(MoveLookups).parts_of.append(groups.parts_of)
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

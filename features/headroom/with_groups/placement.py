@@ -7,7 +7,7 @@ from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 from features.groups.messages import claimed_group, groups_of, topology_claimed
 from features.headroom.held_sizes import GroupsOfJoins, JointGroup
-from placement_worker.extension import PlacementNeeds, PlacementPart
+from placement_worker.extension import ForPlacement, PlacementNeeds, PlacementPart
 
 _HELD = sql("""
     SELECT c.uuid AS consumer, g.uuid, g.name, g.policy, g.max_per_host, g.topology_required
@@ -62,3 +62,6 @@ def _made_by(claim: ConsumerClaim, group: Id) -> JointGroup:
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
     needs.of(GroupsOfJoins).groups.append(GroupsOfConsumers())
     return PlacementPart()
+
+
+PART = ForPlacement(part)

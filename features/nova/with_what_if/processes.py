@@ -1,6 +1,6 @@
 """Makes the worker of shadow mode; imported only if it runs."""
 
-from berth.kit import BadSetting, Settings
+from berth.kit import BadSetting, ProcessPart, Settings
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.worker import Worker
@@ -42,3 +42,6 @@ def make(process: str, settings: Settings, bus: Bus, store: Database | None) -> 
         topics=conf.notification_topics,
     )
     return nova_shadow(followed, store, bus, bus.clock)
+
+
+PART = ProcessPart(make)

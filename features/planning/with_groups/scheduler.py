@@ -12,7 +12,7 @@ from features.groups.core.members import domain_rules
 from features.groups.messages import group_of
 from features.planning.core.room_demand import DomainLimit
 from features.planning.joint_rules import JointPlacing, JointPlacingRules, Moved
-from scheduler_worker.extension import Alternative, Choosing, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import Alternative, Choosing, ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 class GroupsInPlans(JointPlacingRules):
@@ -52,3 +52,6 @@ class GroupsInPlans(JointPlacingRules):
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     needs.of(JointPlacing).rules.append(GroupsInPlans())
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

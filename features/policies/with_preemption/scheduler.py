@@ -5,7 +5,7 @@ from features.policies.with_preemption.subject import SUBJECT, decode
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
 from features.what_if.with_preemption.scheduler import SupposedPreemption
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -19,3 +19,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
 
     needs.of(PolicyTrials).supposing[SUBJECT] = suppose
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

@@ -4,7 +4,7 @@ from bus.worker import WorkerRows
 from features.policies.trials import PolicyTrials, Removed, Side
 from features.policies.with_reservations.subject import SUBJECT, decode
 from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 _REMOVED = Removed("its reservation is removed", "reservation")
 
@@ -23,3 +23,6 @@ def part(needs: SchedulerNeeds, settings: object) -> SchedulerPart:
 
     needs.of(PolicyTrials).supposing[SUBJECT] = suppose
     return SchedulerPart(rows=WorkerRows(asks=(RESERVATIONS,)))
+
+
+PART = ForScheduler(part)

@@ -9,7 +9,7 @@ from features.groups.core.members import domain_rules
 from features.preemption.core.domain_limits import DomainLimits
 from features.preemption.core.victims import UNLIMITED
 from features.preemption.victim_search import VictimSearch
-from scheduler_worker.extension import Choosing, Order, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import Choosing, ForScheduler, Order, SchedulerNeeds, SchedulerPart
 
 
 def limits_of(choosing: Choosing, order: Order) -> DomainLimits | None:
@@ -37,3 +37,6 @@ def _limits(rules: DomainRules) -> DomainLimits:
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     needs.of(VictimSearch).limits_of = limits_of
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

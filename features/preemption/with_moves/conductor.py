@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cell_conductor.extension import Build, ConductorNeeds, ConductorPart
+from cell_conductor.extension import Build, ConductorNeeds, ConductorPart, ForConductor
 from features.moves.core.beginning import begins
 from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
 from features.moves.messages import MovePlaced
@@ -29,3 +29,6 @@ class MovesShelf:
 def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
     needs.of(VictimCourse).shelf = MovesShelf()
     return ConductorPart()
+
+
+PART = ForConductor(part)

@@ -7,7 +7,7 @@ from bus.worker import WorkerRows, on
 from features.moves.messages import MOVE_REQUESTED, MoveRequested
 from features.preemption.messages import BUILD_PREEMPTED, REQUEUE_WAIT, BuildPreempted
 from features.preemption.victim_search import VictimSearch
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 async def requeue(preempted: BuildPreempted) -> MoveRequested | None:
@@ -30,3 +30,6 @@ async def requeue(preempted: BuildPreempted) -> MoveRequested | None:
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     needs.of(VictimSearch).requeues = True
     return SchedulerPart(rows=WorkerRows(consumes=[on(BUILD_PREEMPTED, requeue, emits=[MOVE_REQUESTED])]))
+
+
+PART = ForScheduler(part)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from berth import features
-from bus.feature import Feature, FeatureProcess, PartNeeds
+from bus.feature import Feature, FeatureProcess, MakesPart, PartNeeds
 
 FIRST = Feature(
     name="first",
     says="",
+    adds=("scheduler", "with_second.scheduler"),
     commands={"Hosts": {"plain": "commands", "joint": "with_second.commands"}},
     processes=(
         FeatureProcess(name="alone", runs_with=bool),
@@ -21,7 +22,7 @@ FIRST = Feature(
     ),
     meters=(("made_first.alone", "alone"), ("made_first.with_second.both", "both")),
 )
-SECOND = Feature(name="second", says="")
+SECOND = Feature(name="second", says="", adds=("scheduler",))
 JOIN = "made_first.with_second"
 
 
@@ -29,12 +30,16 @@ class JoinPart(str):
     offers: tuple[object, ...] = ()
 
 
+class ForScript(MakesPart[PartNeeds, JoinPart]):
+    """The part of a feature for the worker of these tests."""
+
+
 def a_module(name: str) -> ModuleType:
     def part(needs: PartNeeds, settings: Any) -> JoinPart:
         return JoinPart(name)
 
     module = ModuleType(name)
-    module.part = part  # type: ignore[attr-defined]
+    module.PART = ForScript(part)  # type: ignore[attr-defined]
     return module
 
 
@@ -51,21 +56,18 @@ def listed(
     monkeypatch.setattr(features, "features", lambda: tuple(declared[name] for name in names))
     monkeypatch.setattr(features, "package_of", lambda feature: f"made_{feature.name}")
     monkeypatch.setattr(features, "folder_of", lambda feature: tmp_path / feature.name)
-    monkeypatch.setattr(features, "find_spec", sys.modules.get)
     for package in ("made_first", "made_second", JOIN):
         monkeypatch.setitem(sys.modules, f"{package}.scheduler", a_module(f"{package}.scheduler"))
     features._joins_in.cache_clear()
-    features._module_named.cache_clear()
     yield names
     features._joins_in.cache_clear()
-    features._module_named.cache_clear()
 
 
 def test_the_part_of_a_join_follows_that_of_its_feature_if_both_are_listed(listed: tuple[str, ...]) -> None:
-    found = features.parts_of("scheduler", PartNeeds(), settings=None)
+    found = features.parts_of(ForScript, "scheduler", PartNeeds(), settings=None)
     packages = [package for name in listed for package in _packages(name, listed)]
     assert found == [f"{package}.scheduler" for package in packages]
-    assert [module.__name__ for module in features.modules("scheduler")] == found
+    assert [part.make(PartNeeds(), None) for part in features.added(ForScript, "scheduler")] == found
 
 
 def _packages(name: str, listed: tuple[str, ...]) -> list[str]:

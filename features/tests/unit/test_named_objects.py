@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from berth.features import features, module_of
+from berth.features import features, modules_of
 from berth.kit import DescribedOperation
 from berth.rest.openapi import operations
 from bus.decisions import FindRefused
@@ -34,7 +34,7 @@ OF_CLIENTS = "of_clients"  # function of a feature's module `scheduler`
 
 def questions() -> list[type[Message]]:
     """Return the queries that clients may send."""
-    modules = [module_of(feature, "scheduler") for feature in features()]
+    modules = [module for feature in features() for module in modules_of(feature, "scheduler")]
     return [
         *QUERIES,
         *(getattr(each, OF_CLIENTS)(None).asks for each in modules if hasattr(each, OF_CLIENTS)),

@@ -12,7 +12,7 @@ from features.preemption.victim_search import VictimSearch
 from features.waiting.messages import priority_of
 from features.what_if.messages import PlacedThere, ReplacedInstance
 from features.what_if.questions import Supposed, WhatIfs
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 class SupposedPreemption:
@@ -86,3 +86,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     what_ifs = needs.of(WhatIfs)
     what_ifs.steps.append(SupposedPreemption(what_ifs, needs.of(VictimSearch)).suppose)
     return SchedulerPart(rows=WorkerRows(asks=(PREEMPTIONS,)))
+
+
+PART = ForScheduler(part)

@@ -6,7 +6,7 @@ from bus.worker import WorkerRows
 from features.quotas.messages import QUOTAS, FindQuotas
 from features.what_if.questions import Supposed, WhatIfs
 from features.what_if.with_quotas.quota_growth import within_quota
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -22,3 +22,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
 
     needs.of(WhatIfs).steps.append(in_quota)
     return SchedulerPart(rows=WorkerRows(asks=(QUOTAS,)))
+
+
+PART = ForScheduler(part)

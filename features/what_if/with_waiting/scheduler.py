@@ -4,10 +4,13 @@ from features.waiting.owner import WaitingOwner
 from features.waiting.store import WaitingStore
 from features.what_if.questions import WhatIfs
 from features.what_if.with_waiting.waits import WhatIfWaits
-from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     waits = WhatIfWaits(needs.scheduler, needs.of(WaitingStore), needs.of(WaitingOwner).held)
     needs.of(WhatIfs).steps.append(waits.suppose)
     return SchedulerPart()
+
+
+PART = ForScheduler(part)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from bus.requests import Flavor, Hints, Image
-from features.nova_filters.filters import FILTERS
+from features.nova_filters.filters import PART
 from scheduler_worker.core.rule import Alternative, HostFacts
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts
 from tests.support.rule_cases import RuleCases, assert_verdict, misses_no_field, parameters
 
-MADE = {made.__name__: made for more in FILTERS for made in more.made}
+MADE = {made.__name__: made for more in PART.filters for made in more.made}
 PLAIN = a_wish()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berth.kit import BadSetting, sense_of
 from bus.requests import Hints, Image
 from features.nova_filters import weighers
-from features.nova_filters.filters import FILTERS, WEIGHERS
+from features.nova_filters.filters import PART
 from features.nova_filters.request_reader import reader
 from features.nova_filters.weighers import image_properties
 from scheduler_worker.core.policy import ChoicePolicy
@@ -21,8 +21,8 @@ from tests.support.random_hosts import assert_array_agrees, assert_mask_agrees, 
 from tests.support.rule_builders import a_wish, alternatives, the_facts
 from tests.support.scheduler_builders import a_request
 
-MADE = {made.__name__: made for more in FILTERS for made in more.made}
-NAMES = {name: rules for more in FILTERS for name, rules in more.called.items()}
+MADE = {made.__name__: made for more in PART.filters for made in more.made}
+NAMES = {name: rules for more in PART.filters for name, rules in more.called.items()}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "aggregate_image_properties_isolation": [{}, {"aggregate_image_properties_isolation_namespace": "os_"}],
     "metrics": [{"weight_setting": {"t": 1.0, "p": 2.0}}, {}, {"weight_setting": {"t": -1.0}}],
@@ -34,11 +34,11 @@ MIXED = the_facts(image_properties={"os_type=linux": 3, "hw_vm_mode=hvm": 2, "os
 
 
 def test_every_filter_and_weigher_is_known_by_its_class_in_nova() -> None:
-    called = {name: 1.0 for more in WEIGHERS for name in more.called}
+    called = {name: 1.0 for more in PART.weighers for name in more.called}
     policy = ChoicePolicy.from_names(NAMES, called)
     assert [rule.name for rule in policy.rules] == [*MADE]
     assert [weigher.name for weigher in policy.weighers] == [
-        made.__name__ for more in WEIGHERS for made in more.made
+        made.__name__ for more in PART.weighers for made in more.made
     ]
     assert policy.kind(LINUX) == policy.kind(LINUX)
     assert {name for rule in policy.rules for name in rule.reads} >= {"image", "flavor.name", "hints.query"}
@@ -90,7 +90,7 @@ def test_a_filters_mask_agrees_with_its_reasons(
     assert_mask_agrees(rule, cloud, alternative)
 
 
-@pytest.mark.parametrize("made", [made for more in WEIGHERS for made in more.made])
+@pytest.mark.parametrize("made", [made for more in PART.weighers for made in more.made])
 @settings(max_examples=40, deadline=None)
 @given(cloud=clouds(), alternative=random_alternatives(), data=st.data())
 def test_a_weighers_array_agrees_with_single_hosts(
