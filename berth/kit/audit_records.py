@@ -1,4 +1,4 @@
-"""What `berth audit` and `berth heal` exchange with features."""
+"""Values that `berth audit` and `berth heal` exchange with features: marks of moves, instances to record."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
