@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import OWN, add_messages, added, features, packages, parts_of, worker_of
-from berth.kit.feature_parts import AgentQueuesPart
+from berth.features import OWN, add_messages, added, features, packages, parts_of
+from berth.kit.feature_parts import AgentQueuesPart, worker_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics

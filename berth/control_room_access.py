@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from berth.features import authentication
+from berth.kit.feature_parts import authentication
 from berth.placement_http import known_by, policy_of, tokens_of
 from berth.settings import Settings
 from bus.clock import Clock

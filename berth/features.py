@@ -14,7 +14,6 @@ from bus import acts, context, decisions, invalid_requests, parts, topics
 from bus.feature import MODULES, Feature, FeatureProcess, MakesPart, MessagesPart, PartNeeds
 
 if TYPE_CHECKING:
-    from berth.kit.feature_parts import AuthenticationPart
     from placement_worker.http.extension import HttpPart
 
 T = TypeVar("T")
@@ -105,7 +104,7 @@ def add_messages() -> None:
         decisions.WAKES.update(feature.wakes)
         for module in modules_of(feature, "messages"):
             topics.add(module)
-            part = _part_in(module, MessagesPart)
+            part = part_in(module, MessagesPart)
             context.BEGINNINGS.update(type_.__name__ for type_ in part.beginnings)
             for owner, type_ in part.parts.items():
                 parts.TYPES.add(feature.name, owner, type_)
@@ -225,27 +224,16 @@ def meters() -> Iterator[tuple[str, str]]:
                 yield module, process
 
 
-def worker_of(feature: Feature, process: str, *arguments: Any) -> Any:
-    """Return the worker of a process that a feature declares. `arguments` are those of `make` after the
-    first one.
-    """
-    from berth.kit.feature_parts import ProcessPart
-
-    [module] = [each.module for each in feature.processes if each.name == process]
-    part = _part_in(import_module(f"{package_of(feature)}.{module}"), ProcessPart)
-    return part.make(process, *arguments)
-
-
 def added(kind: type[T], name: str, of: Feature | None = None) -> list[T]:
     """Return the values PART of the modules with this name, of all features and their joins, or of one
     feature. `kind` is their type (`bus.feature.MODULES`, or of the feature that defines the module). Raise
     ImportError, with the name of the module, if the value is missing or has another type.
     """
     listed = features() if of is None else (of,)
-    return [_part_in(module, kind) for feature in listed for module in modules_of(feature, name)]
+    return [part_in(module, kind) for feature in listed for module in modules_of(feature, name)]
 
 
-def _part_in(module: ModuleType, kind: type[T]) -> T:
+def part_in(module: ModuleType, kind: type[T]) -> T:
     if not isinstance(part := getattr(module, "PART", None), kind):
         raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
     return part
@@ -259,15 +247,6 @@ def messages() -> list[MessagesPart]:
 def authentication_methods() -> tuple[str, ...]:
     """Return the values of placement_auth that select methods of authentication of features."""
     return tuple(feature.authentication for feature in features() if feature.authentication)
-
-
-def authentication(method: str) -> AuthenticationPart | None:
-    """Return a feature's method of authentication; None: no feature has this method."""
-    from berth.kit.feature_parts import AuthenticationPart
-
-    having = [feature for feature in features() if method and feature.authentication == method]
-    found = [part for feature in having for part in added(AuthenticationPart, "authentication", of=feature)]
-    return found[0] if found else None
 
 
 def http_parts() -> list[HttpPart]:
@@ -292,7 +271,7 @@ def parts_of(kind: type[MakesPart[N, P]], worker: str, needs: N, settings: Any) 
     def make(feature: Feature, *, joins: bool) -> None:
         for module in modules_of(feature, worker):
             if joins == module.__name__.startswith(f"{package_of(feature)}.with_"):
-                part: Any = _part_in(module, kind).make(needs, _settings_of(feature, settings))
+                part: Any = part_in(module, kind).make(needs, _settings_of(feature, settings))
                 made[module] = part
                 needs.offers.add(*part.offers)
 

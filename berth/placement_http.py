@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from berth.features import added, authentication, http_parts, http_rules
+from berth.features import added, http_parts, http_rules
+from berth.kit.feature_parts import authentication
 from berth.kit.http_descriptions import DescribedOperation, HttpApiPart
 from berth.openapi import document
 from berth.settings import BadSetting, Settings

@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec.structs import asdict
 
-from berth.features import added, authentication, authentication_methods, features
-from berth.kit.feature_parts import ProcessPart
+from berth.features import added, authentication_methods, features
+from berth.kit.feature_parts import ProcessPart, authentication
 from berth.kit.urls import check_broker_url, is_loopback
 from berth.settings import (
     PREFIX,

@@ -10,10 +10,11 @@ import msgspec
 
 from berth.commands.audit_log import acts_found
 from berth.commands.tokens import id_of, tokens_in
-from berth.features import added, authentication
+from berth.features import added
 from berth.kit.broker_users import BrokerTool
 from berth.kit.command_groups import Commands
 from berth.kit.credentials import Credential, CredentialsPart
+from berth.kit.feature_parts import authentication
 from berth.kit.terminal import Cli, note, plain_table
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, FindActs

@@ -24,7 +24,7 @@ from berth.doctor.seen import (
     QueueSeen,
     WorkerSeen,
 )
-from berth.features import authentication
+from berth.kit.feature_parts import authentication
 from berth.kit.findings import Finding
 from berth.settings import Settings
 from bus import topics

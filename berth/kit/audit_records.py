@@ -1,4 +1,4 @@
-"""The record of an act for the audit trail."""
+"""Values that `berth audit` and `berth heal` exchange with features: marks of moves, instances to record."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass

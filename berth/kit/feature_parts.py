@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from berth.features import added, features, package_of, part_in
 from berth.settings import Settings
 from bus.clock import Clock
+from bus.feature import Feature
 
 if TYPE_CHECKING:  # every command imports this module, so it must load fast
     from berth.kit.findings import Finding
@@ -62,3 +65,17 @@ class AuthenticationPart:
     sign_in: Callable[..., Any]
     finding: Callable[[Settings, Clock], Awaitable[Finding]]  # its part of `berth doctor`
     note: str  # printed by `berth credentials`
+
+
+def authentication(method: str) -> AuthenticationPart | None:
+    """Return a feature's method of authentication; None: no feature has this method."""
+    having = [feature for feature in features() if method and feature.authentication == method]
+    found = [part for feature in having for part in added(AuthenticationPart, "authentication", of=feature)]
+    return found[0] if found else None
+
+
+def worker_of(feature: Feature, process: str, settings: Settings, bus: Bus, store: Database | None) -> Worker:
+    """Return the worker of a process that a feature declares."""
+    [module] = [each.module for each in feature.processes if each.name == process]
+    part = part_in(import_module(f"{package_of(feature)}.{module}"), ProcessPart)
+    return part.make(process, settings, bus, store)

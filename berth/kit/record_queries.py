@@ -55,7 +55,7 @@ async def _no_reasons(
 class ExplainingPart:
     """Explains builds for `berth why`. `reasons` returns explanations of a build, request or move; it gets
     the bus, the id, the builds and the cells. `decide_now` answers the option --now and returns the exit
-    code, or None if the recorded decision is of another feature; None: the feature does not answer this option.
+    code, or None if the recorded decision is of another feature; None: it does not answer this option.
     """
 
     reasons: Callable[

@@ -7,15 +7,12 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
 
-from berth.features import added
-from berth.kit.rest import RestPart
 from berth.kit.rest_ends import EndRule
 from berth.rest import store
 from berth.rest.bodies import BuildResult
@@ -72,19 +69,21 @@ _RULES: Mapping[type[Message], EndRule] = {
 }
 
 
-@cache
-def rules() -> Mapping[type[Message], EndRule]:
-    """Return the rules of all types of messages that the log stores."""
-    return {**_RULES, **{kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}}
-
-
 class EndLog:
     """Stores the ends of requests, and wakes clients that wait for them. Several processes may share the
     database.
     """
 
-    def __init__(self, database: Database, clock: Clock, keep: float, keep_requests: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        keep: float,
+        keep_requests: float,
+        of_features: Mapping[type[Message], EndRule],
+    ) -> None:
         self._database = database
+        self._rules = {**_RULES, **of_features}
         self._clock = clock
         self._keep = keep
         self._keep_requests = keep_requests  # at least as long as a request may wait for its end
@@ -101,8 +100,7 @@ class EndLog:
         """Store messages with ascending numbers. Repetitions, messages about requests that are not stored
         here, and messages without a result for the client are ignored.
         """
-        known_rules = rules()
-        judged = ((message, known_rules.get(type(message))) for message in messages)
+        judged = ((message, self._rules.get(type(message))) for message in messages)
         ends = [_end(message, rule) for message, rule in judged if rule is not None and rule.is_end(message)]
         if not ends:
             return [None] * len(messages)

@@ -4,7 +4,8 @@ HTTP.
 HTTP server and app are imported when the worker starts, not when only its topics are listed.
 """
 
-from berth.features import messages
+from berth.features import added, messages
+from berth.kit.rest import RestPart
 from berth.kit.rest_ends import REPLY_TO
 from berth.rest.ends import EndLog
 from berth.settings import Settings
@@ -29,7 +30,8 @@ _PUBLISHED = (BuildRequested, BuildCancelRequested, BuildDeleteRequested, ActsRe
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
     keep = settings.keep.ended
-    ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait)
+    rules = {kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}
+    ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait, rules)
 
     async def serve() -> None:
         from berth.rest.serving import serve_rest

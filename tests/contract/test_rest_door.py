@@ -64,7 +64,7 @@ async def an_api(stored: Database) -> AsyncIterator[Doors]:
     working: list[asyncio.Task[None]] = []
 
     def make(bus: FakeBus) -> RestOperations:
-        api = RestOperations(cast(Bus, bus), Settings(), stored, EndLog(stored, bus.clock, 60.0, 60.0))
+        api = RestOperations(cast(Bus, bus), Settings(), stored, EndLog(stored, bus.clock, 60.0, 60.0, {}))
         working.append(asyncio.create_task(api.accepted.run()))
         return api
 
@@ -138,7 +138,7 @@ async def test_old_records_are_deleted(an_api: Doors, stored: Database) -> None:
     api = an_api(bus)
     await api.boot(caller, [BOOT])
     await api.ends.record([BuildUnplaceable(request=BOOT.request, instances=BOOT.instances, reason="full")])
-    await EndLog(stored, bus.clock, -1.0, -1.0).prune()
+    await EndLog(stored, bus.clock, -1.0, -1.0, {}).prune()
     with pytest.raises(Expired, match="up to 1 were deleted"):
         await api.events(caller, "web", 0, wait=0.0)
     await api.boot(caller, [a_boot(uid(3), instances=BOOT.instances)])

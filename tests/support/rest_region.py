@@ -9,7 +9,8 @@ from typing import Any, cast
 import httpx
 from starlette.applications import Starlette
 
-from berth.features import packages
+from berth.features import added, packages
+from berth.kit.rest import RestPart
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.ends import EndLog
@@ -139,7 +140,8 @@ async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[R
     async with database.write() as tx:
         await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
     records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")
-    ends = EndLog(database, cloud.clock, 60.0, 60.0)
+    ends_of = {kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}
+    ends = EndLog(database, cloud.clock, 60.0, 60.0, ends_of)
     if streams_end:
         ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))

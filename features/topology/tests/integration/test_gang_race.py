@@ -134,7 +134,7 @@ async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: st
             if hosts:
                 swaps.append(await swapped(own.choice(placements), own.choice(hosts)))
             if number % 5 == 0:
-                await watch.once()  # on a busy machine the parallel watch may get few turns
+                await watch.once()  # the parallel watch may get few turns on a busy machine
 
         try:
             for at in range(0, GANGS, 15):
