@@ -16,7 +16,16 @@ from bus.protocol import DeadLetter
 from control_room.bus_load import BusLoad, bus_load
 from control_room.core.now import Reply
 from control_room.core.words import several
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, soon, user_of
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    soon,
+    unknown_operation,
+    user_of,
+)
 from control_room.shared_data import SharedData
 
 MOST_BODY = 200_000  # characters that are shown
@@ -105,7 +114,7 @@ class DeadLetterPages(PageGroup):
         name = fields.get("act", "")
         ids = [field.removeprefix(_FIELD) for field in fields if field.startswith(_FIELD)]
         if name not in OPERATIONS:
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on dead letters.")
+            raise unknown_operation(name, "dead letters")
         if not ids:
             return await self.page(request, problems=["No letter was marked: nothing was done."], status=400)
         if fields.get("sure") != "yes":

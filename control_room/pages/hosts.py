@@ -26,6 +26,7 @@ from control_room.pages.frame import (
     Renderer,
     parameter,
     soon,
+    unknown_operation,
     user_of,
     uuid_in,
 )
@@ -215,7 +216,7 @@ class HostPages(PageGroup):
         name, cause = fields.get("act", ""), fields.get("cause", "").strip()
         further = self._renderer.host_operations
         if name not in (*MARKS, *further):
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on hosts.")
+            raise unknown_operation(name, "hosts")
         try:
             if name in further:
                 state = await further[name](root.id, fields)

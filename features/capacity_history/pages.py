@@ -4,7 +4,6 @@ import asyncio
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from control_room.core.now import Reply
 from control_room.pages import frame
@@ -19,12 +18,7 @@ USUAL = "30d"
 
 def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = CapacityHistoryPages(context, renderer)
-    return frame.AddedPages(
-        routes=[
-            Route("/capacity", pages.page, methods=["GET"]),
-            Route("/capacity/events", pages.events, methods=["GET"]),
-        ]
-    )
+    return frame.AddedPages(routes=frame.live("/capacity", pages))
 
 
 class CapacityHistoryPages(frame.PageGroup):

@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bus.http import origin_of
 from control_room.core.forms import words
@@ -20,6 +19,7 @@ from control_room.pages.frame import (
     PageGroup,
     PageUpdates,
     Renderer,
+    live,
     session_of,
     soon,
 )
@@ -55,12 +55,7 @@ class _PlanQuery:
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = CapacityPages(context, renderer)
-    return AddedPages(
-        routes=[
-            Route("/what-if/capacity", pages.page, methods=["GET"]),
-            Route("/what-if/capacity/events", pages.events, methods=["GET"]),
-        ]
-    )
+    return AddedPages(routes=live("/what-if/capacity", pages))
 
 
 class CapacityPages(PageGroup):

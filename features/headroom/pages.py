@@ -6,14 +6,13 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.operations.refusing import TROUBLE, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
 from control_room.core import words
 from control_room.pages import frame
-from control_room.pages.frame import PageForm, PageRefused
+from control_room.pages.frame import PageForm
 from control_room.queries import query
 from features.headroom.after_claims import headroom_after
 from features.headroom.editing import HeadroomWouldShrink, set_headroom, unset_headroom
@@ -28,11 +27,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     pages = HeadroomPages(context, renderer)
 
     return frame.AddedPages(
-        routes=[
-            Route("/headroom", pages.page, methods=["GET"]),
-            Route("/headroom", pages.edit, methods=["POST"]),
-            Route("/headroom/events", pages.events, methods=["GET"]),
-        ],
+        routes=[*frame.live("/headroom", pages), frame.post("/headroom", pages.edit)],
         sections={"claims": partial(after_claims, context, renderer)},
     )
 
@@ -70,7 +65,7 @@ class HeadroomPages(frame.PageGroup):
                 with operations_refused():
                     await unset_headroom(self._context.queries.bus)
             else:
-                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
+                raise frame.unknown_operation(act, "headroom")
         except HeadroomWouldShrink as loss:
             return self._renderer.page(
                 request, "headroom_sure.html", status=409, levels=levels, loss=str(loss)

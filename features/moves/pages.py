@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
@@ -99,12 +98,11 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
 
     return frame.AddedPages(
         routes=[
-            Route("/moves", pages.page, methods=["GET"]),
-            Route("/moves", pages.stop_drain, methods=["POST"]),
-            Route("/moves/events", pages.events, methods=["GET"]),
-            Route("/moves/{move}", pages.move, methods=["GET"]),
-            Route("/moves/{move}", pages.steer, methods=["POST"]),
-            Route("/moves/{move}/events", pages.move_events, methods=["GET"]),
+            *frame.live("/moves", pages),
+            frame.post("/moves", pages.stop_drain),
+            frame.get("/moves/{move}", pages.move),
+            frame.post("/moves/{move}", pages.steer),
+            frame.get("/moves/{move}/events", pages.move_events),
         ],
         sections={"host alarms": of_hosts.alarm, "host operations": of_hosts.form, "host": of_hosts.moves},
         records=of_build,
@@ -191,7 +189,7 @@ class MovePages(frame.PageGroup):
         fields = await self._renderer.form(request)
         root, name = frame.uuid_in(fields.get("root", "")), fields.get("act", "")
         if not root or name not in ("stop", "stop-and-open"):
-            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
+            raise frame.unknown_operation(name, "drains")
         try:
             state = await self._running_drains.stop(root, name == "stop-and-open")
         except OperationRefused as refused:
@@ -289,7 +287,7 @@ class MovePages(frame.PageGroup):
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         if name not in STEERINGS:
-            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
+            raise frame.unknown_operation(name, "moves")
         found, _ = await self._find(_id(request))
         if not found:
             raise frame.PageRefused(404, "There is no such move", "No cell that answered knows the move.")

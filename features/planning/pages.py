@@ -4,7 +4,6 @@ import logging
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
@@ -29,7 +28,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     async def stop(request: Request) -> Response:
         act = (await renderer.form(request)).get("act", "")
         if act != "stop":
-            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on rebalancing.")
+            raise frame.unknown_operation(act, "rebalancing")
         try:
             with operations_refused():
                 await stop_rebalancings(context.queries.bus)
@@ -77,6 +76,5 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         )
 
     return frame.AddedPages(
-        routes=[Route("/rebalancing", stop, methods=["POST"])],
-        sections={"what_if": moves, "moves": rebalancing},
+        routes=[frame.post("/rebalancing", stop)], sections={"what_if": moves, "moves": rebalancing}
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from control_room import queries
 from control_room.core.now import Reply
@@ -43,13 +42,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
             "build_preemptions.html", id=records.id, preemptions=found, problem=reply.problem
         )
 
-    return frame.AddedPages(
-        routes=[
-            Route("/preemptions", pages.page, methods=["GET"]),
-            Route("/preemptions/events", pages.events, methods=["GET"]),
-        ],
-        sections={"build": of_build},
-    )
+    return frame.AddedPages(routes=frame.live("/preemptions", pages), sections={"build": of_build})
 
 
 class PreemptionPages(frame.PageGroup):

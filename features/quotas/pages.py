@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
 from bus import topics
@@ -65,10 +64,9 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     pages = ProjectPages(context, renderer)
     return frame.AddedPages(
         routes=[
-            Route("/projects", pages.page, methods=["GET"]),
-            Route("/projects", pages.edit, methods=["POST"]),
-            Route("/projects/events", pages.events, methods=["GET"]),
-            Route("/projects/instances", pages.instances, methods=["GET"]),
+            *frame.live("/projects", pages),
+            frame.post("/projects", pages.edit),
+            frame.get("/projects/instances", pages.instances),
         ]
     )
 
@@ -98,7 +96,7 @@ class ProjectPages(frame.PageGroup):
         fields = await self._renderer.form(request)
         act = fields.get("act", "")
         if act not in ("set", "unset"):
-            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on quotas.")
+            raise frame.unknown_operation(act, "quotas")
         project = fields.get("project", "").strip()
         limits, resources = fields.get("limits", ""), fields.get("resources", "")
         try:

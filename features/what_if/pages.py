@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request
 from berth.operations.host_states import resolved
@@ -19,7 +18,7 @@ from bus.messages import BuildRequested
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.forms import InvalidForm
 from control_room.pages.builds import BuildRecords
-from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer
+from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer, get
 from control_room.queries import query
 from features.what_if.core.request_form import FIELDS, RequestForm
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
@@ -53,8 +52,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
         )
 
     return AddedPages(
-        routes=[Route("/what-if", WhatIfPages(context, renderer).page, methods=["GET"])],
-        sections={"build": of_build},
+        routes=[get("/what-if", WhatIfPages(context, renderer).page)], sections={"build": of_build}
     )
 
 
