@@ -7,7 +7,7 @@ from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.publisher import ForeignPublisher
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.bridge import FollowedNova, bridge_parts, nova_bridge
