@@ -39,7 +39,7 @@ _FORMS_OF_OTHERS = [part.forms for part in added(ChangesPart, MODULE) if part.fo
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:
-    """Which recorded decisions are made again, and which differences are accepted and listed."""
+    """The recorded decisions that are made again, and the differences that are accepted and listed."""
 
     project: str = option("", "Only decisions of this project.")
     allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
