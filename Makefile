@@ -127,25 +127,15 @@ services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print 
 	@scripts/install-services
 	@$(BIN)/python -m deploy.servers $(ARGS)
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --upgrade --generate-hashes
+
 lock: ## pin the dependencies anew (needs uv)
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes pyproject.toml --extra build \
-		-o requirements.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes pyproject.toml --extra build --extra dev \
-		-c requirements.lock -o requirements-dev.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes --group compliance \
-		-o requirements-compliance.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes --group ironic \
-		-o requirements-ironic.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes --group nova \
-		-o requirements-nova.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --upgrade --generate-hashes --group docs \
-		-o requirements-docs.lock
+	@$(COMPILE) pyproject.toml --extra build -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra build --extra dev -c requirements.lock -o requirements-dev.lock
+	@set -e; for group in compliance ironic nova docs; do \
+		$(COMPILE) --group $$group -o requirements-$$group.lock; \
+	done
 
 clean: ## remove the virtual environment, caches and build results
 	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) $(RABBITMQ4) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -28,6 +28,7 @@ from types import FrameType
 import pytest
 
 from berth.features import add_filters, add_messages
+from berth.settings import Settings
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.quick_databases import repeat_migrations, run_sqlite_inline
@@ -250,6 +251,12 @@ def amqp_url(rabbitmq: RabbitMQ | ExternalServer) -> str:
 def bus_name() -> str:
     """A short string no other test has, for names on the shared broker."""
     return f"t{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def servers(amqp_url: str, database_url: str, bus_name: str) -> Settings:
+    """Settings of one cell that uses the shared broker and this test's own database and exchange."""
+    return Settings().having(amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ samples. A sample counts for the innermost function of berth on its stack, or fo
 none. Samples of a waiting thread are omitted.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.loading import a_berth
+from bench.loading import a_berth, load_parser
 from bench.processes import ProcessorTime, processor_time
 from berth.loadtest import LoadPlan, mixed
 
@@ -35,16 +34,7 @@ _KINDS = ("scheduler", "placement", "conductor", "compute")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--boots", type=int, default=20_000)
-    parser.add_argument("--hosts", type=int, default=10_000)
-    parser.add_argument("--cells", type=int, default=4)
-    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
-    parser.add_argument("--fail", type=float, default=0.1)
-    parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
-    parser.add_argument(
-        "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
-    )
+    parser = load_parser(__doc__, boots=20_000, hosts=10_000)
     parser.add_argument("--hertz", type=int, default=80)
     parser.add_argument("--top", type=int, default=25, help="lines a worker")
     parser.add_argument("--keep", type=Path, help="a directory for the raw samples")

@@ -5,7 +5,6 @@ Throughput depends on other work of the machine; processor time per boot hardly 
 time from a request to the end of its build and include the simulated build, 0.1 s on average.
 """
 
-import argparse
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,22 +12,13 @@ from pathlib import Path
 
 from bench import hop_times
 from bench.durable import of_new_servers
-from bench.loading import a_berth
+from bench.loading import a_berth, load_parser
 from bench.processes import parts_of
 from berth.loadtest import LoadPlan, latency_svg, mixed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--boots", type=int, default=10_000)
-    parser.add_argument("--hosts", type=int, default=1000)
-    parser.add_argument("--cells", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
-    parser.add_argument("--fail", type=float, default=0.1)
-    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
-    parser.add_argument(
-        "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
-    )
+    parser = load_parser(__doc__, boots=10_000, hosts=1000)
     parser.add_argument(
         "--build-time", default="exponential:0.1", help="as the option build_time of the simulator"
     )

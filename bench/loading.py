@@ -4,6 +4,7 @@ The load runs in the process of the benchmark, so that its cost is measured sepa
 build, so it runs after the measurement.
 """
 
+import argparse
 import asyncio
 import subprocess
 import tempfile
@@ -33,6 +34,20 @@ ACTIVE = 0.98  # least share of active builds; some fail on every host that is t
 _UP_WITHIN = 240.0  # seconds; plus 100 for each 10,000 hosts
 _STOPPED_WITHIN = 60.0
 _PATIENCE = 120.0  # seconds until placement must answer
+
+
+def load_parser(description: str | None, *, boots: int, hosts: int) -> argparse.ArgumentParser:
+    """Return a parser of the options that all loads of boots have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--boots", type=int, default=boots)
+    parser.add_argument("--hosts", type=int, default=hosts)
+    parser.add_argument("--cells", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
+    parser.add_argument("--fail", type=float, default=0.1)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    layouts = ("separate", "compact")
+    parser.add_argument("--layout", default=layouts[0], choices=layouts, help="see `berth up`")
+    return parser
 
 
 class NotClean(Exception):

@@ -21,10 +21,10 @@ from bus.rabbit.connection import (
     dial,
     hang_up,
     open_channel,
-    plainly,
     raising_refusals,
     streams_of,
 )
+from bus.rabbit.foreign.connections import connected
 from bus.rabbit.topology import BrokerNames, Topology
 
 TAKES_SECONDS = 5.0
@@ -135,19 +135,15 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
     `unread_within`, a queue is kept if it still has a consumer after so many seconds.
     """
     result = DeletedQueues()
-    connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within
-    try:
-        with plainly(url, " while queues were deleted"):
-            for name in names:
-                while (messages := await _deleted(connection, name, only_unread=unread_within > 0)) is None:
-                    if asyncio.get_running_loop().time() >= until:
-                        result.kept.append(name)
-                        break
-                    await asyncio.sleep(_AGAIN_SECONDS)
-                result.messages += messages or 0
-    finally:
-        await hang_up(connection)
+    async with connected(broker_url(url, "berth cell"), " while queues were deleted") as connection:
+        for name in names:
+            while (messages := await _deleted(connection, name, only_unread=unread_within > 0)) is None:
+                if asyncio.get_running_loop().time() >= until:
+                    result.kept.append(name)
+                    break
+                await asyncio.sleep(_AGAIN_SECONDS)
+            result.messages += messages or 0
     return result
 
 

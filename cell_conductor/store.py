@@ -13,7 +13,7 @@ from bus.parts import stored_decoder, stored_encoder
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement, Dialect, Statement, Transaction, sql
+from bus.sql.statement import BoundStatement, Dialect, Statement, Transaction, deletes_oldest, sql
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status
 from cell_conductor.core.events import Event
@@ -276,11 +276,7 @@ def _silent(condition: str) -> Statement:
 
 def _prune(condition: str) -> Statement:
     """Return a statement that deletes builds that ended long ago and hold no resources."""
-    return sql(f"""
-        DELETE FROM builds WHERE id IN (SELECT id FROM builds
-        WHERE {condition} AND deadline = 0 AND updated_at < :before
-        ORDER BY updated_at LIMIT :most) RETURNING id
-    """)
+    return deletes_oldest("builds", "id", where=f"{condition} AND deadline = 0", time="updated_at")
 
 
 class BuildStore:

@@ -8,7 +8,6 @@ from ironic_sync.agent.right import NodeRight, Standing
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import Malformed, from_rest
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.exchanges import ForeignListener, Gap, HandleBodies
 from ironic_sync.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ironic_sync.exchanges import ForeignListener, Gap, HandleBodies
+from bus.rabbit.foreign.listener import ForeignListener, Gap, HandleBodies
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 

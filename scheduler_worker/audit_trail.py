@@ -10,7 +10,7 @@ from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.sql.database import Database
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, deletes_oldest, sql
 
 PRUNED = 1000  # records deleted in one transaction
 
@@ -45,10 +45,7 @@ _RECORDED = sql("""
     JOIN acts a ON a.target = n.target AND a.request = n.request AND a.operator = n.operator
     AND a.act = n.act AND a.outcome = n.outcome AND a.id <> n.id
 """)
-_PRUNE = sql("""
-    DELETE FROM acts WHERE id IN (SELECT id FROM acts WHERE program = :program AND at < :before
-    ORDER BY at LIMIT :most) RETURNING id
-""")
+_PRUNE = deletes_oldest("acts", "id", where="program = :program")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ActRecord).decode
 _FILTERS = ("operator", "role", "interface", "act", "target", "project", "request", "outcome")

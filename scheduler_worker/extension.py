@@ -87,7 +87,8 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.restricted_orders import on_closed, only_on
 from scheduler_worker.roster import Roster
-from scheduler_worker.store import decisions, leaders
+from scheduler_worker.store import decisions
+from scheduler_worker.store.leaders import Lead
 
 
 class ForScheduler(MakesPart[SchedulerNeeds, SchedulerPart]):

@@ -148,7 +148,7 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     `broker` is the RabbitMQ for notifications if the options name none ("": send no notifications).
     """
     from bus.http import listen
-    from bus.rabbit.foreign_publisher import ForeignPublisher
+    from bus.rabbit.foreign.publisher import ForeignPublisher
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled
     from compute_sim.ironic.notifications import MOST_WAITING, IronicExchange

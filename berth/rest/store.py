@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, deletes_oldest, sql
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,19 +74,10 @@ _AFTER = sql(f"SELECT {_END} FROM rest_ends WHERE number > :after ORDER BY numbe
 _AFTER_OF_PROJECT = sql(f"""
     SELECT {_END} FROM rest_ends WHERE project = :project AND number > :after ORDER BY number LIMIT :most
 """)
-_PRUNE_ENDS = sql("""
-    DELETE FROM rest_ends WHERE number IN
-    (SELECT number FROM rest_ends WHERE at < :before ORDER BY at LIMIT :most) RETURNING number
-""")
+_PRUNE_ENDS = deletes_oldest("rest_ends", "number")
 _PRUNED = sql("UPDATE rest_counter SET pruned = :number WHERE pruned < :number")
-_PRUNE_BUILDS = sql("""
-    DELETE FROM rest_builds WHERE build IN
-    (SELECT build FROM rest_builds WHERE at < :before ORDER BY at LIMIT :most) RETURNING build
-""")
-_PRUNE_REQUESTS = sql("""
-    DELETE FROM rest_requests WHERE id IN
-    (SELECT id FROM rest_requests WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
-""")
+_PRUNE_BUILDS = deletes_oldest("rest_builds", "build")
+_PRUNE_REQUESTS = deletes_oldest("rest_requests", "id")
 
 
 async def accept(tx: Transaction, requests: Sequence[StoredRequest], now: float) -> None:

@@ -391,6 +391,15 @@ def sql(text: str) -> Statement:
     return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})
 
 
+def deletes_oldest(table: str, key: str, *, where: str = "", time: str = "at") -> Statement:
+    """Delete at most `:most` rows whose `time` is before `:before`, the oldest first; return their keys."""
+    condition = f"{where} AND {time}" if where else time
+    return sql(f"""
+        DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table}
+        WHERE {condition} < :before ORDER BY {time} LIMIT :most) RETURNING {key}
+    """)
+
+
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
     """A statement with its parameters and rows, ready to be executed in a transaction."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from bus.clock import Clock
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.publisher import ForeignPublisher
 from compute_sim.ironic.node import HOST, Json, SimNode, values_of
 from compute_sim.ironic.states import Phase
 

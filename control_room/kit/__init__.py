@@ -26,6 +26,10 @@ if TYPE_CHECKING:
         PagePart,
         PageRefused,
         Renderer,
+        get,
+        live,
+        post,
+        unknown_operation,
     )
     from control_room.kit.host_reading import known_hosts
     from control_room.kit.hosts import HostStock, KnownHost, host_of_tree
@@ -49,6 +53,10 @@ if TYPE_CHECKING:
 OFFERED = {
     # A page
     "PagePart": ".frame",  # the value PART of a feature's module `pages`
+    "live": ".frame",  # the routes of a page and of its event stream
+    "get": ".frame",  # the route of a page
+    "post": ".frame",  # the route of a form
+    "unknown_operation": ".frame",  # the refusal of a form whose operation does not exist
     "AddedPages": ".frame",  # the pages of a feature, and what it adds to pages of others
     "PageGroup": ".frame",  # the base class of pages about one subject
     "PageContext": ".frame",  # what all pages share: queries, events, clock

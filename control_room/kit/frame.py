@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,7 +23,7 @@ from control_room.kit.access import AccessRules
 from control_room.kit.forms import RequestField
 from control_room.kit.page_requests import THEMES, session_of, theme_of
 from control_room.kit.queries import Queries
-from control_room.kit.shared_data import BackgroundTasks
+from control_room.kit.shared_data import BackgroundTasks, UpdateInterval
 from control_room.queries import Operations, StatusReader
 from control_room.worker import Events
 
@@ -193,6 +193,22 @@ class Renderer:
             "form_token": self._sessions.form_token(session),
         }
 
+    def part_of_visitor(
+        self,
+        request: Request,
+        rendered: dict[str, str],
+        interval: UpdateInterval,
+        template: str,
+        **values: Any,
+    ) -> str:
+        """Return a part that has forms. `rendered` keeps it by form token; "" for users with read access."""
+        visitor = self.of_visitor(request)
+        token = visitor["form_token"] if visitor["may_act"] else ""
+        if token not in rendered:
+            with interval.rendering():
+                rendered[token] = self.part(template, **visitor, **values)
+        return rendered[token]
+
     async def form(self, request: Request) -> dict[str, str]:
         """Return a posted form's fields; raise PageRefused if its token is wrong or the user is read-only."""
         fields = await self.open_form(request)
@@ -218,6 +234,36 @@ class Renderer:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError:
             raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def get(path: str, endpoint: Endpoint) -> Route:
+    """Return the route of a page or of an event stream."""
+    return Route(path, endpoint, methods=["GET"])
+
+
+def post(path: str, endpoint: Endpoint) -> Route:
+    """Return the route of a form."""
+    return Route(path, endpoint, methods=["POST"])
+
+
+class LivePages(Protocol):
+    """A page whose open copies an event stream updates."""
+
+    async def page(self, request: Request) -> Response: ...
+    async def events(self, request: Request) -> Response: ...
+
+
+def live(path: str, pages: LivePages) -> list[Route]:
+    """Return the routes of a page and of its event stream."""
+    return [get(path, pages.page), get(f"{path}/events", pages.events)]
+
+
+def unknown_operation(name: str, on: str) -> PageRefused:
+    """Return the refusal of a form whose operation does not exist."""
+    return PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on {on}.")
 
 
 class PageGroup:

@@ -14,7 +14,7 @@ from bus.errors import NOT_JSON, BrokerRefused, NoSuchLetter, Unavailable
 from bus.masking import printable
 from bus.protocol import DeadLetter
 from control_room.bus_load import BusLoad, bus_load
-from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer, unknown_operation
 from control_room.kit.page_requests import user_of
 from control_room.kit.refresh import PageUpdates, soon
 from control_room.kit.replies import Reply
@@ -107,7 +107,7 @@ class DeadLetterPages(PageGroup):
         name = fields.get("act", "")
         ids = [field.removeprefix(_FIELD) for field in fields if field.startswith(_FIELD)]
         if name not in OPERATIONS:
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on dead letters.")
+            raise unknown_operation(name, "dead letters")
         if not ids:
             return await self.page(request, problems=["No letter was marked: nothing was done."], status=400)
         if fields.get("sure") != "yes":

@@ -17,7 +17,7 @@ from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
 from control_room.core.metal import BoardNode, MetalNodes, board, completed
 from control_room.kit import words
-from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.frame import PageContext, PageGroup, PageRefused, Renderer, unknown_operation
 from control_room.kit.page_requests import parameter, user_of, uuid_in
 from control_room.kit.placement_watch import PlacementWatch
 from control_room.kit.queries import NO_ANSWER, query
@@ -210,7 +210,7 @@ class HostPages(PageGroup):
         name, cause = fields.get("act", ""), fields.get("cause", "").strip()
         further = self._renderer.host_operations
         if name not in (*MARKS, *further):
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on hosts.")
+            raise unknown_operation(name, "hosts")
         try:
             if name in further:
                 state = await further[name](root.id, fields)

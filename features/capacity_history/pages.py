@@ -4,7 +4,6 @@ import asyncio
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from control_room.kit import (
     AddedPages,
@@ -14,6 +13,7 @@ from control_room.kit import (
     PageUpdates,
     Renderer,
     Reply,
+    live,
     parameter,
     query,
     soon,
@@ -28,12 +28,7 @@ USUAL = "30d"
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = CapacityHistoryPages(context, renderer)
-    return AddedPages(
-        routes=[
-            Route("/capacity", pages.page, methods=["GET"]),
-            Route("/capacity/events", pages.events, methods=["GET"]),
-        ]
-    )
+    return AddedPages(routes=live("/capacity", pages))
 
 
 class CapacityHistoryPages(PageGroup):

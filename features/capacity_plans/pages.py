@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bus.http import origin_of
 from control_room.kit import (
@@ -23,6 +22,7 @@ from control_room.kit import (
     Renderer,
     SharedData,
     known_hosts,
+    live,
     session_of,
     soon,
     split_words,
@@ -57,12 +57,7 @@ class _PlanQuery:
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = CapacityPages(context, renderer)
-    return AddedPages(
-        routes=[
-            Route("/what-if/capacity", pages.page, methods=["GET"]),
-            Route("/what-if/capacity/events", pages.events, methods=["GET"]),
-        ]
-    )
+    return AddedPages(routes=live("/what-if/capacity", pages))
 
 
 class CapacityPages(PageGroup):

@@ -6,7 +6,6 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.kit import OPERATION_ERRORS, operations_refused
 from bus.claims import ConsumerClaim
@@ -17,12 +16,14 @@ from control_room.kit import (
     PageForm,
     PageGroup,
     PagePart,
-    PageRefused,
     Renderer,
     address,
+    live,
     live_data,
+    post,
     query,
     soon,
+    unknown_operation,
     user_of,
 )
 from features.headroom.after_claims import headroom_after
@@ -38,11 +39,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = HeadroomPages(context, renderer)
 
     return AddedPages(
-        routes=[
-            Route("/headroom", pages.page, methods=["GET"]),
-            Route("/headroom", pages.edit, methods=["POST"]),
-            Route("/headroom/events", pages.events, methods=["GET"]),
-        ],
+        routes=[*live("/headroom", pages), post("/headroom", pages.edit)],
         sections={"claims": partial(after_claims, context, renderer)},
     )
 
@@ -80,7 +77,7 @@ class HeadroomPages(PageGroup):
                 with operations_refused():
                     await unset_headroom(self._context.queries.bus)
             else:
-                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
+                raise unknown_operation(act, "headroom")
         except HeadroomWouldShrink as loss:
             return self._renderer.page(
                 request, "headroom_sure.html", status=409, levels=levels, loss=str(loss)

@@ -39,7 +39,7 @@ from features.maintenance.settings import MaintenanceSettings
 from features.maintenance.windows import MaintenanceWindows
 from features.moves.plans import MovePlans
 from features.moves.supposed_moves import MoveEvaluation
-from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
+from scheduler_worker.extension import CellQueries, HostBook, Lead, PlacementQueries, Publish
 
 STEP_SECONDS = 2.0
 LEAD_SECONDS = 6.0  # seconds after which another scheduler leads if the leader is silent: three steps
@@ -67,7 +67,7 @@ class MaintenanceController:
     def __init__(self, needs: MaintenanceNeeds, settings: MaintenanceSettings) -> None:
         self._needs = needs
         self.most_windows = settings.windows
-        self._name = needs.clock.uuid()
+        self.lead = Lead(needs.database, WORK, LEAD_SECONDS, needs.clock)
         stores = needs.database, needs.placement
         self.windows = MaintenanceWindows(*stores, needs.cells, needs.plans, needs.clock, settings.lead)
         self.windows.evaluation = needs.evaluation
@@ -81,9 +81,7 @@ class MaintenanceController:
 
     async def step(self) -> None:
         """If this scheduler leads, advance maintenance windows and evacuations by a step."""
-        needs, now = self._needs, self._needs.clock.now()
-        async with needs.database.write() as tx:
-            leads = await leaders.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
+        needs, leads = self._needs, await self.lead.renew()
         if leads:
             await needs.source.fresh()
             view = HostView.take(needs.source, needs.book, needs.clock)
@@ -92,11 +90,6 @@ class MaintenanceController:
         LATE.set(self.windows.late if leads else 0)
         HELD.set(self.dead_hosts.held if leads else 0)
         UNFENCED.set(self.dead_hosts.unfenced if leads else 0)
-
-    async def stop(self) -> None:
-        """End this scheduler's lead of the maintenance work, so that another can lead immediately."""
-        async with self._needs.database.write() as tx:
-            await leaders.resign(tx, WORK, self._name)
 
     async def prune(self, keep: float) -> None:
         async with self._needs.database.write() as tx:

@@ -7,7 +7,6 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
@@ -17,13 +16,15 @@ from control_room.kit import (
     PageContext,
     PageGroup,
     PagePart,
-    PageRefused,
     PageUpdates,
     Renderer,
     address,
+    live,
     parameter,
+    post,
     query,
     soon,
+    unknown_operation,
     user_of,
     uuid_in,
 )
@@ -50,13 +51,7 @@ class EditedWindow:
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = MaintenancePages(context, renderer)
-    return AddedPages(
-        routes=[
-            Route("/maintenance", pages.page, methods=["GET"]),
-            Route("/maintenance", pages.edit, methods=["POST"]),
-            Route("/maintenance/events", pages.events, methods=["GET"]),
-        ]
-    )
+    return AddedPages(routes=[*live("/maintenance", pages), post("/maintenance", pages.edit)])
 
 
 class MaintenancePages(PageGroup):
@@ -92,7 +87,7 @@ class MaintenancePages(PageGroup):
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         id_ = uuid_in(fields.get("window", "")) or ""
         if act not in DONE:
-            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on maintenance windows.")
+            raise unknown_operation(act, "maintenance windows")
         try:
             if act != "add" and not id_:
                 raise OperationRefused("That is not the id of a maintenance window.")

@@ -36,7 +36,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
                 every(prune_period(keep), lambda: controller.prune(keep)),
             ],
             runs=[controller.dead_hosts.run_fencing],
-            stops=[controller.stop],
+            stops=[controller.lead.resign],
         )
     )
 

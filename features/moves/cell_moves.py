@@ -8,7 +8,7 @@ from prometheus_client import Counter
 
 from bus.claims import ClaimRequested
 from bus.errors import Poison, Retry, Unavailable
-from bus.sql.statement import BoundStatement, Transaction, sql
+from bus.sql.statement import BoundStatement, Transaction, deletes_oldest, sql
 from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor.extension import Applied, Build, CellBuilds, CourseStore, Event
@@ -41,10 +41,7 @@ _SAVE = sql("""
 _ENDED = sql(
     f"SELECT moves.id, moves.story FROM {{n: id str}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}"
 )
-_PRUNE = sql(f"""
-    DELETE FROM moves WHERE id IN (SELECT id FROM moves
-    WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id
-""")
+_PRUNE = deletes_oldest("moves", "id", where=ENDED, time="ended")
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:

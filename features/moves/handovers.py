@@ -13,7 +13,7 @@ from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Rele
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.sql.database import Database
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, deletes_oldest, sql
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
 from features.moves.core.handover import (
@@ -173,10 +173,7 @@ _UNPUBLISHED = sql("""
     WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story
 """)
 _DECIDED = ", ".join(f"'{state}'" for state in DECIDED)
-_PRUNE = sql(f"""
-    DELETE FROM handovers WHERE move IN (SELECT move FROM handovers
-    WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move
-""")
+_PRUNE = deletes_oldest("handovers", "move", where=f"state IN ({_DECIDED})")
 
 _encode = parts.stored_encoder().encode
 _decode = parts.stored_decoder(Handover).decode

@@ -100,13 +100,23 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     unknown_fields: ShortList[Note] = ()
 
 
-class MovePlaced(Message, frozen=True, kw_only=True):
-    """The destination that was claimed for a move. The alternates are in the same cell, and not claimed."""
+class MoveMessage(Message, frozen=True, kw_only=True):
+    """The base class of what is published or recorded about a move of an instance."""
 
     move: Id
     build: Id
+
+
+class CellMove(MoveMessage, frozen=True, kw_only=True):
+    """The base class of what is published or recorded about a move that began in this cell."""
+
     kind: MoveKind
     cell: Word
+
+
+class MovePlaced(CellMove, frozen=True, kw_only=True):
+    """The destination that was claimed for a move. The alternates are in the same cell, and not claimed."""
+
     # attempt number of the guest to move; 0: there is no guest (unshelve)
     attempt: Count
     generation: Ordinal | None  # generation of the build's consumer after the claim; None: no allocations
@@ -128,11 +138,9 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     plan: MovePlan = ""
 
 
-class MoveRefused(Message, frozen=True, kw_only=True):
+class MoveRefused(MoveMessage, frozen=True, kw_only=True):
     """A move is refused, and nothing changed: no host was found, or the instance's state forbids it."""
 
-    move: Id
-    build: Id
     kind: MoveKind
     reason: Cause
     code: Text = ""  # code of the reason (docs/reasons.md)
@@ -151,11 +159,9 @@ class PhaseOver(Compact, frozen=True):
     ended: Number = 0.0
 
 
-class MoveProgress(Message, frozen=True, kw_only=True):
+class MoveProgress(MoveMessage, frozen=True, kw_only=True):
     """The new state of a move after each change, or why an operator's MoveSteered was refused."""
 
-    move: Id
-    build: Id
     cell: Word
     phase: Text  # current phase of an order, or verify, confirm, revert, abort
     host: Text = ""  # destination, or source while the move is undone; empty: no destination (shelve)
@@ -166,13 +172,9 @@ class MoveProgress(Message, frozen=True, kw_only=True):
     notes: ShortList[Cause] = ()  # fields of the MoveSteered that are not known
 
 
-class MoveEnded(Message, frozen=True, kw_only=True):
+class MoveEnded(CellMove, frozen=True, kw_only=True):
     """A move has ended. The instance is on `host`, unless it was deleted or shelved."""
 
-    move: Id
-    build: Id
-    kind: MoveKind
-    cell: Word
     end: MoveEnd
     host: Text = ""
     root: Text = ""
@@ -201,15 +203,11 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 # Messages of moves between cells: scheduler ↔ conductors of both cells.
 
 
-class HandoverProgress(Message, frozen=True, kw_only=True):
+class HandoverProgress(CellMove, frozen=True, kw_only=True):
     """A scheduler's message to the source cell of a move between cells: `leave` starts the handover of the
     instance; `done`, `back` and `deleted` report how the destination cell ended the move.
     """
 
-    move: Id
-    build: Id
-    kind: MoveKind
-    cell: Word  # source cell
     to_cell: Word
     say: Literal["leave", "done", "back", "deleted"]
     # attempt number of the guest at the source; 0: there is no guest (unshelve)
@@ -229,11 +227,9 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
 
 
-class HandoverReported(Message, frozen=True, kw_only=True):
+class HandoverReported(MoveMessage, frozen=True, kw_only=True):
     """The state of one cell's part of a move between cells, republished until the other cell confirms it."""
 
-    move: Id
-    build: Id
     cell: Word
     half: Literal["leaving", "arriving"]
     # source cell: ready, failed, deleted; destination cell: arrived, back, deleted; both cells: delete, if a
@@ -285,13 +281,9 @@ class MoveReported(GuestMessage, frozen=True, kw_only=True):
     cause: Cause = ""
 
 
-class MoveStands(Value, frozen=True, kw_only=True):
+class MoveStands(CellMove, frozen=True, kw_only=True):
     """The state of a move, from the records of its cell."""
 
-    move: Id
-    build: Id
-    kind: MoveKind
-    cell: Word
     phase: Text  # current phase, or how the move ended
     source: Text = ""
     host: Text = ""  # the destination

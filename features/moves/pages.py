@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
@@ -33,8 +32,12 @@ from control_room.kit import (
     SharedData,
     address,
     decision_shown,
+    get,
+    live,
     parameter,
+    post,
     query,
+    unknown_operation,
     user_of,
     uuid_in,
 )
@@ -112,12 +115,11 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
     return AddedPages(
         routes=[
-            Route("/moves", pages.page, methods=["GET"]),
-            Route("/moves", pages.stop_drain, methods=["POST"]),
-            Route("/moves/events", pages.events, methods=["GET"]),
-            Route("/moves/{move}", pages.move, methods=["GET"]),
-            Route("/moves/{move}", pages.steer, methods=["POST"]),
-            Route("/moves/{move}/events", pages.move_events, methods=["GET"]),
+            *live("/moves", pages),
+            post("/moves", pages.stop_drain),
+            get("/moves/{move}", pages.move),
+            post("/moves/{move}", pages.steer),
+            get("/moves/{move}/events", pages.move_events),
         ],
         sections={"host alarms": of_hosts.alarm, "host operations": of_hosts.form, "host": of_hosts.moves},
         records=of_build,
@@ -204,7 +206,7 @@ class MovePages(PageGroup):
         fields = await self._renderer.form(request)
         root, name = uuid_in(fields.get("root", "")), fields.get("act", "")
         if not root or name not in ("stop", "stop-and-open"):
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
+            raise unknown_operation(name, "drains")
         try:
             state = await self._running_drains.stop(root, name == "stop-and-open")
         except OperationRefused as refused:
@@ -302,7 +304,7 @@ class MovePages(PageGroup):
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         if name not in STEERINGS:
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
+            raise unknown_operation(name, "moves")
         found, _ = await self._find(_id(request))
         if not found:
             raise PageRefused(404, "There is no such move", "No cell that answered knows the move.")

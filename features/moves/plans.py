@@ -26,9 +26,15 @@ from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id, cause_of, portions
+from bus.worker import WorkerRows, answers, on
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove, refused, result_of, unended
 from features.moves.messages import (
+    FIND_PLANS,
+    MOVE_ENDED,
+    MOVE_REFUSED,
     PLANS,
+    START_PLAN,
+    STOP_PLAN,
     FindMoves,
     FindPlans,
     MoveEnded,
@@ -45,7 +51,7 @@ from features.moves.messages import (
     StartPlan,
     StopPlan,
 )
-from scheduler_worker.extension import Publish, leaders
+from scheduler_worker.extension import Lead, Publish
 
 WORK = "plans of moves"
 STEP_SECONDS = 2.0
@@ -114,13 +120,28 @@ class MovePlans:
         self._clock = clock
         self._publish = publish
         self._kinds: list[PlanKind] = []
-        self._name = clock.uuid()
-        self._leads_until = 0.0
+        self._lead = Lead(database, WORK, LEAD_SECONDS, clock)
         self._wake = asyncio.Event()
         self._repeats: dict[Id, tuple[float, float]] = {}  # move → next repetition, pause before it
 
     def add_kind(self, kind: PlanKind) -> None:
         self._kinds.append(kind)
+
+    def rows(self) -> WorkerRows:
+        return WorkerRows(
+            consumes=[
+                on(MOVE_ENDED.at(reply_to=PLANS), self.on_result, private=True),
+                on(MOVE_REFUSED.at(reply_to=PLANS), self.on_result, private=True),
+            ],
+            answers=[
+                answers(START_PLAN, self.start),
+                answers(STOP_PLAN, self.stop),
+                answers(FIND_PLANS, self.find),
+            ],
+            runs=[self.run],
+            stops=[self._lead.resign],
+            announces=frozenset({MoveRequested}),
+        )
 
     # Queries
 
@@ -208,11 +229,6 @@ class MovePlans:
         """Let the next step begin now."""
         self._wake.set()
 
-    async def stop_leading(self) -> None:
-        """End this scheduler's lead, so that another can lead immediately."""
-        async with self._database.write() as tx:
-            await leaders.resign(tx, WORK, self._name)
-
     async def prune(self, keep: float) -> None:
         """Delete the plans that ended more than `keep` seconds ago, with their moves."""
         async with self._database.write() as tx:
@@ -227,7 +243,7 @@ class MovePlans:
             kind.forget(ids)
         if not ids:
             self._repeats.clear()
-        if not ids or not await self._lead():
+        if not ids or not await self._lead.renew():
             return
         await self._source.fresh()
         async with asyncio.TaskGroup() as group:
@@ -235,14 +251,6 @@ class MovePlans:
         requests = [request for task in tasks for request in task.result()]
         if requests:
             await self._publish(*requests)
-
-    async def _lead(self) -> bool:
-        now = self._clock.now()
-        if now + LEAD_SECONDS / 2 > self._leads_until:
-            async with self._database.write() as tx:
-                leads = await leaders.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
-            self._leads_until = now + LEAD_SECONDS if leads else 0.0
-        return self._leads_until > 0
 
     async def _carry_on(self, id_: Id) -> Sequence[MoveRequested]:
         """Carry a plan on; return the moves to request now. If a worker does not answer, the plan says so."""

@@ -3,22 +3,17 @@
 from bus import topics
 from bus.projects import ClientQuery, FindOwners, FindProjects, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
-from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
+from bus.worker import WorkerRows, every, on_many, prune_period
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FIND_MOVES,
-    FIND_PLANS,
-    MOVE_ENDED,
     MOVE_HALF,
     MOVE_HANDOVER,
     MOVE_PLACED,
     MOVE_REFUSED,
     MOVE_REQUESTED,
-    PLANS,
-    START_PLAN,
-    STOP_PLAN,
     FindMoves,
     MovePlaced,
     MoveRefused,
@@ -62,6 +57,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler.clock).add)
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
+    of_plans = plans.rows()
     return SchedulerPart(
         offers=(lookups, placing, plans),
         client_queries={"moves": of_clients(find_moves)},
@@ -86,21 +82,16 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,
                 ),
-                on(MOVE_ENDED.at(reply_to=PLANS), plans.on_result, private=True),
-                on(MOVE_REFUSED.at(reply_to=PLANS), plans.on_result, private=True),
+                *of_plans.consumes,
             ],
-            answers=[
-                answers(START_PLAN, plans.start),
-                answers(STOP_PLAN, plans.stop),
-                answers(FIND_PLANS, plans.find),
-            ],
+            answers=of_plans.answers,
             timers=[
                 every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[MOVE_HANDOVER]),
                 every(prune_period(keep), lambda: handovers.prune(keep)),
                 every(prune_period(keep), lambda: plans.prune(keep)),
             ],
-            runs=[plans.run],
-            stops=[plans.stop_leading],
+            runs=of_plans.runs,
+            stops=of_plans.stops,
         ),
     )
 

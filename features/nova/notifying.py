@@ -5,7 +5,7 @@ import socket
 from datetime import UTC, datetime
 
 from bus.clock import Clock
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.publisher import ForeignPublisher
 from features.nova.core.scheduler_notifications import NotificationOptions, Phase, notifications_of
 from features.nova.oslo.server import RpcCall, packed
 

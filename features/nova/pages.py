@@ -4,7 +4,6 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from control_room.kit import (
     READ_TIMES,
@@ -18,6 +17,8 @@ from control_room.kit import (
     Reply,
     SharedData,
     decision_shown,
+    get,
+    live,
     parameter,
     query,
     soon,
@@ -33,13 +34,7 @@ SOURCE = "shadow mode"
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     nova = NovaPages(context, renderer)
-    return AddedPages(
-        routes=[
-            Route("/nova", nova.page, methods=["GET"]),
-            Route("/nova/events", nova.events, methods=["GET"]),
-            Route("/nova/{instance}", nova.instance, methods=["GET"]),
-        ]
-    )
+    return AddedPages(routes=[*live("/nova", nova), get("/nova/{instance}", nova.instance)])
 
 
 class NovaPages(PageGroup):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from berth.kit import BadConf, BadSetting, ProcessPart, Settings, check_broker_url
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.publisher import ForeignPublisher
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.bridge import FollowedNova, bridge_parts, nova_bridge

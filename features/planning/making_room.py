@@ -6,7 +6,6 @@ transaction, because the shape of the host has changed. The plan's record names 
 and until it is opened: if a scheduler stops in between, the next one closes or opens it again.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -14,16 +13,14 @@ from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.errors import UNANSWERED
 from bus.vocabulary import Id
 from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.host_traits import cause_trait, close_host, open_host
 from features.moves.messages import PlanOfMoves, PlanStands
-from features.moves.plans import MovePlans, PlanKind, PlanStep
-from features.planning.core.batch_course import counts_of
+from features.moves.plans import MovePlans, PlanStep
+from features.planning.batched_plans import BatchedPlans
 from features.planning.core.room_course import next_step
 from features.planning.messages import PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
-from features.planning.plan_searches import PlanSearches, held_holders
 from scheduler_worker.extension import PlacementQueries
 
 CAUSE = "make_room"
@@ -31,10 +28,8 @@ TRAIT = cause_trait(CAUSE)
 RETRY_SECONDS = 2.0  # before a search after one without a plan
 MOST_FIXED = 1000  # instances that could not be moved, before the plan is given up
 
-log = logging.getLogger(__name__)
 
-
-class RoomMaking(PlanKind):
+class RoomMaking(BatchedPlans[PlanRoom, RoomPlanned]):
     """Carries out plans with a RoomGoal."""
 
     def __init__(
@@ -45,12 +40,9 @@ class RoomMaking(PlanKind):
         source: CandidateSource,
         clock: Clock,
     ) -> None:
-        self._find = find
+        super().__init__(find, placement, clock, plans.wake)
         self._plans = plans
-        self._placement = placement
         self._source = source
-        self._clock = clock
-        self.searches = PlanSearches[PlanRoom, RoomPlanned](self._found, clock, plans.wake)
         self._targets: dict[Id, set[Id]] = {}  # of each plan; perhaps not stored yet
 
     def carries_out(self, plan: PlanOfMoves) -> bool:
@@ -66,7 +58,7 @@ class RoomMaking(PlanKind):
             return PlanStep(over=True, code="taken", why=why)
         opened = not goal.opens and not self._are_closed(goal.closed)
         before = await self._edited(goal)
-        held = await held_holders(self._placement, before)
+        held = await self._held(before)
         found, now = self.searches.found(plan.id, before.searches), self._clock.now()
         step = next_step(plan, before, moves, held, found, now, opened=opened, stopped=stands.stopping)
         after = step.goal
@@ -74,29 +66,16 @@ class RoomMaking(PlanKind):
             pause = RETRY_SECONDS if after.retries else 0.0
             self.searches.begin(plan.id, after.searches, lambda: _rest(after), pause)
         if after != goal:
-            self._plans.wake()
-        return PlanStep(
-            new=step.new,
-            counts=counts_of(after),
-            goal=PlanningGoal(room=after),
-            over=step.is_over,
-            code=after.code if step.is_over else "",
-            why=after.why,
-        )
+            self._wake()
+        return self._made(step, PlanningGoal(room=after), code=after.code, why=after.why)
 
     def forget(self, plans: Collection[Id]) -> None:
         """Drop what is known of all plans except the given ones."""
-        self.searches.forget(plans)
+        super().forget(plans)
         self._targets = {id_: self._targets[id_] for id_ in plans if id_ in self._targets}
 
-    async def _found(self, asked: PlanRoom) -> RoomPlanned:
-        try:
-            return await self._find(asked)
-        except (*UNANSWERED, TimeoutError) as problem:
-            return RoomPlanned(code="changing", why=str(problem))
-        except Exception as problem:
-            log.exception("making room: a search for moves has failed")
-            return RoomPlanned(code="changing", why=str(problem))
+    def _without(self, problem: Exception) -> RoomPlanned:
+        return RoomPlanned(code="changing", why=str(problem))
 
     async def _taken(self, id_: Id, goal: RoomGoal) -> str:
         """Take the targets for a plan. Return "", or why it is given up: another plan has one."""

@@ -4,7 +4,6 @@ import logging
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.kit import operations_refused
 from bus.errors import OperationRefused
@@ -19,7 +18,9 @@ from control_room.kit import (
     Renderer,
     Reply,
     SharedData,
+    post,
     query,
+    unknown_operation,
     user_of,
 )
 from features.moves.messages import FIND_PLANS, MOVE_ENDED, MOVE_PROGRESS, FindPlans, PlansFound
@@ -37,7 +38,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
     async def stop(request: Request) -> Response:
         act = (await renderer.form(request)).get("act", "")
         if act != "stop":
-            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on rebalancing.")
+            raise unknown_operation(act, "rebalancing")
         try:
             with operations_refused():
                 await stop_rebalancings(context.queries.bus)
@@ -84,10 +85,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
             "moves_rebalancing.html", **renderer.of_visitor(request), plans=shown, problem=found.problem
         )
 
-    return AddedPages(
-        routes=[Route("/rebalancing", stop, methods=["POST"])],
-        sections={"what_if": moves, "moves": rebalancing},
-    )
+    return AddedPages(routes=[post("/rebalancing", stop)], sections={"what_if": moves, "moves": rebalancing})
 
 
 PART = PagePart(make)

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bus.clock import Clock
-from bus.resources import FindAllocations
-from bus.vocabulary import Id, portions
-from features.planning.messages import BatchedMoves
-from scheduler_worker.extension import PlacementQueries
+from bus.vocabulary import Id
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-_IDS_AT_ONCE = 500
 
 
 @dataclass(eq=False)
@@ -62,13 +58,3 @@ class PlanSearches(Generic[Q, A]):
                 search.found = await self._find(search.asked)
                 search.asked = None
                 self._wake()
-
-
-async def held_holders(placement: PlacementQueries, goal: BatchedMoves) -> set[Id]:
-    """Return the holders that still have capacity on the former hosts of moved instances."""
-    steps = (*goal.batch, *goal.back[:1])
-    held = set[Id]()
-    for some in portions([step.holder for step in steps if step.holder], _IDS_AT_ONCE):
-        found = await placement.allocations(FindAllocations(consumers=tuple(some)))
-        held |= {consumer.id for consumer in found.consumers}
-    return held

@@ -1,6 +1,5 @@
 """Carries out rebalancings as plans of moves: once, or as a standing plan until an operator stops it."""
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 from msgspec import structs
 
 from bus.clock import Clock
-from bus.errors import UNANSWERED
 from bus.vocabulary import Id
 from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.messages import PlanOfMoves, PlanStands
-from features.moves.plans import PlanKind, PlanStep
+from features.moves.plans import PlanStep
+from features.planning.batched_plans import BatchedPlans
 from features.planning.core.balance_course import MOST_FIXED, next_step
-from features.planning.core.batch_course import counts_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
     BalancePlanned,
@@ -25,14 +23,11 @@ from features.planning.messages import (
     balancing_goal,
     balancing_of,
 )
-from features.planning.plan_searches import PlanSearches, held_holders
 from scheduler_worker.extension import PlacementQueries
 
 CALM_SECONDS = 10.0  # between two searches of a standing plan while moves are necessary
 QUIET_SECONDS = 30.0  # between two searches while none is
 FORGET_SECONDS = 3600.0  # a standing plan forgets the moves that ended so long ago, when it begins anew
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -47,7 +42,7 @@ class _Watched:
     pause: float = 0.0  # before the next one
 
 
-class Rebalancing(PlanKind):
+class Rebalancing(BatchedPlans[PlanBalance, BalancePlanned]):
     """Carries out plans with the goal Balancing."""
 
     def __init__(
@@ -57,10 +52,7 @@ class Rebalancing(PlanKind):
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
-        self._find = find
-        self._placement = placement
-        self._clock = clock
-        self.searches = PlanSearches[PlanBalance, Sequence[PlannedStep]](self._found, clock, wake)
+        super().__init__(find, placement, clock, wake)
         self._watched: dict[Id, _Watched] = {}
 
     def carries_out(self, plan: PlanOfMoves) -> bool:
@@ -72,19 +64,16 @@ class Rebalancing(PlanKind):
 
     async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
         plan, goal, stopped = stands.plan, balancing_goal(stands.plan), stands.stopping
-        held = await held_holders(self._placement, goal)
-        planned = self._planned(plan.id, goal)
+        held, planned = await self._held(goal), self._planned(plan.id, goal)
         step = next_step(plan, goal, moves, held, planned, self._clock.now(), stopped=stopped)
         after = step.goal
         if after.plans and not step.is_over:
             self._search(plan.id, after)
-        return PlanStep(
-            new=step.new,
-            counts=counts_of(after),
-            goal=PlanningGoal(balance=after),
+        return self._made(
+            step,
+            PlanningGoal(balance=after),
             forgotten=self._old(moves) if after.plans and not after.tried else (),
-            over=step.is_over,
-            code="" if not step.is_over else "stopped" if stopped else "stay" if after.failed else "",
+            code="stopped" if stopped else "stay" if after.failed else "",
             why=after.why_undone,
         )
 
@@ -94,7 +83,7 @@ class Rebalancing(PlanKind):
 
     def forget(self, plans: Collection[Id]) -> None:
         """Drop what is known of all plans except the given ones."""
-        self.searches.forget(plans)
+        super().forget(plans)
         self._watched = {id_: self._watched[id_] for id_ in plans if id_ in self._watched}
 
     # The search for moves
@@ -119,20 +108,14 @@ class Rebalancing(PlanKind):
             watched = self._watched[id_] = _Watched(goal.batches, ImbalanceWatch(goal.hold))
         return watched
 
-    async def _found(self, asked: PlanBalance) -> Sequence[PlannedStep]:
-        """Return the moves that gain enough now; none if they are not known."""
-        try:
-            return (await self._find(asked)).moves
-        except (*UNANSWERED, TimeoutError) as problem:
-            log.warning("rebalancing: no moves are planned: %s", problem)
-        except Exception:
-            log.exception("rebalancing: a search for moves has failed")
-        return ()
+    def _without(self, problem: Exception) -> BalancePlanned:
+        return BalancePlanned()
 
     def _planned(self, id_: Id, goal: Balancing) -> Sequence[PlannedStep] | None:
         """Return the result of the search; None if it goes on, or has not been the same for long enough."""
         watched = self._watch(id_, goal)
-        found = self.searches.found(id_, (goal.batches, watched.count))
+        answer = self.searches.found(id_, (goal.batches, watched.count))
+        found = None if answer is None else answer.moves
         if found is None or not goal.keeps_on or goal.tried:
             return found
         if not watched.watch.is_due(self._clock.monotonic(), bool(found)):

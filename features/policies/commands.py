@@ -44,8 +44,18 @@ _SAYS = {
 _FORMS_OF_OTHERS = [part.forms for part in added(ChangesPart, MODULE) if part.forms]
 
 
-@dataclass(frozen=True)
-class PolicyTestOptions:
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """The recorded decisions that are made again, and the differences that are accepted and listed."""
+
+    project: str = option("", "Only decisions of this project.")
+    allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
+    limit: int = option(1000, "The number of decisions, the newest.", min=1)
+    listed: int = option(20, "The number of differences listed; --json lists all decisions.", "--list", min=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTestOptions(ComparisonOptions):
     since: str = option("7d", "Decisions of this time: 90s, 30m, 12h, 7d.")
     changes: list[str] | None = option(
         None,
@@ -53,10 +63,6 @@ class PolicyTestOptions:
         "--with",
         metavar="CHANGE",
     )
-    project: str = option("", "Only decisions of this project.")
-    allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
-    limit: int = option(1000, "The number of decisions, the newest.", min=1)
-    listed: int = option(20, "The number of differences listed; --json lists all decisions.", "--list", min=0)
 
 
 @rules.command("test")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from control_room.kit import (
     QUERY_SECONDS,
@@ -16,6 +15,7 @@ from control_room.kit import (
     PagePart,
     Renderer,
     Reply,
+    live,
     live_data,
     query,
     soon,
@@ -51,13 +51,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
             "build_preemptions.html", id=records.id, preemptions=found, problem=reply.problem
         )
 
-    return AddedPages(
-        routes=[
-            Route("/preemptions", pages.page, methods=["GET"]),
-            Route("/preemptions/events", pages.events, methods=["GET"]),
-        ],
-        sections={"build": of_build},
-    )
+    return AddedPages(routes=live("/preemptions", pages), sections={"build": of_build})
 
 
 class PreemptionPages(PageGroup):

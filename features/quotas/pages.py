@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.kit import operations_refused
 from bus import topics
@@ -23,12 +22,16 @@ from control_room.kit import (
     PlacementWatch,
     Renderer,
     address,
+    get,
     is_project,
     listed,
+    live,
     live_data,
     parameter,
+    post,
     query,
     soon,
+    unknown_operation,
     user_of,
 )
 from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
@@ -77,10 +80,9 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = ProjectPages(context, renderer)
     return AddedPages(
         routes=[
-            Route("/projects", pages.page, methods=["GET"]),
-            Route("/projects", pages.edit, methods=["POST"]),
-            Route("/projects/events", pages.events, methods=["GET"]),
-            Route("/projects/instances", pages.instances, methods=["GET"]),
+            *live("/projects", pages),
+            post("/projects", pages.edit),
+            get("/projects/instances", pages.instances),
         ]
     )
 
@@ -110,7 +112,7 @@ class ProjectPages(PageGroup):
         fields = await self._renderer.form(request)
         act = fields.get("act", "")
         if act not in ("set", "unset"):
-            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on quotas.")
+            raise unknown_operation(act, "quotas")
         project = fields.get("project", "").strip()
         limits, resources = fields.get("limits", ""), fields.get("resources", "")
         try:

@@ -10,7 +10,7 @@ from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 from control_room.kit import duration
 from features.history.reading import moment_of
-from features.policies.commands import NOT_POSSIBLE, show_test
+from features.policies.commands import NOT_POSSIBLE, ComparisonOptions, show_test
 from features.policies.policy_changes import FORMS, ChangedNumbers, ChangedPolicy, changed_policy
 from features.policies.policy_tests import recorded_decisions
 from features.replay.replay import Replay, ReplayResult
@@ -22,15 +22,11 @@ BUILD_SECONDS = 60.0  # from a decision until the build begins, which its cell r
 _TIMES = "2026-03-29T14:30 (UTC, or with an offset), or how long ago (90s, 30m, 12h, 7d)."
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(ComparisonOptions):
     begin: str = option("1h", f"Begin of the period: {_TIMES}", "--from", metavar="TIME")
     end: str = option("0s", f"End of the period: {_TIMES}", "--to", metavar="TIME")
     changes: list[str] | None = option(None, f"{FORMS}; may be repeated.", "--with", metavar="CHANGE")
-    project: str = option("", "Only decisions of this project.")
-    allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
-    limit: int = option(1000, "The number of decisions, the newest.", min=1)
-    listed: int = option(20, "The number of differences listed; --json lists all decisions.", "--list", min=0)
 
 
 @commands.command("replay")

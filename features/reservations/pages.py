@@ -6,7 +6,6 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.kit import operations_refused
 from bus.errors import OperationRefused
@@ -23,10 +22,13 @@ from control_room.kit import (
     Renderer,
     address,
     is_project,
+    live,
     live_data,
     parameter,
+    post,
     query,
     soon,
+    unknown_operation,
     user_of,
     uuid_in,
 )
@@ -83,11 +85,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
         return renderer.part("build_reservations.html", drawn=drawn, problem=reply.problem)
 
     return AddedPages(
-        routes=[
-            Route("/reservations", pages.page, methods=["GET"]),
-            Route("/reservations", pages.edit, methods=["POST"]),
-            Route("/reservations/events", pages.events, methods=["GET"]),
-        ],
+        routes=[*live("/reservations", pages), post("/reservations", pages.edit)],
         sections={"build": of_build},
     )
 
@@ -122,7 +120,7 @@ class ReservationPages(PageGroup):
                     raise OperationRefused("That is not the id of a reservation.")
                 texts["name"], made = await self._delete(id_), ""
             else:
-                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on reservations.")
+                raise unknown_operation(act, "reservations")
         except (OperationRefused, InvalidForm) as refused:
             form = PageForm(texts, str(refused))
             return await self._page(request, ReservationsQuery(), form, status=409)
@@ -166,20 +164,16 @@ class ReservationPages(PageGroup):
         )
 
     def _part(self, request: Request, wanted: ReservationsQuery, data: ReservationsData | None) -> str:
-        visitor = self._renderer.of_visitor(request)
-        token = visitor["form_token"] if visitor["may_act"] else ""
-        parts = data.parts if data else {}
-        if token not in parts:
-            with self._data.interval.rendering():
-                parts[token] = self._renderer.part(
-                    "reservations_part.html",
-                    **visitor,
-                    wanted=wanted,
-                    found=data.listed if data else None,
-                    now=self._context.clock.now(),
-                    page_size=PAGE_SIZE,
-                )
-        return parts[token]
+        return self._renderer.part_of_visitor(
+            request,
+            data.parts if data else {},
+            self._data.interval,
+            "reservations_part.html",
+            wanted=wanted,
+            found=data.listed if data else None,
+            now=self._context.clock.now(),
+            page_size=PAGE_SIZE,
+        )
 
     async def _read(self, wanted: ReservationsQuery) -> ReservationsData:
         ask = self._context.queries

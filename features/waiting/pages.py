@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from berth.kit import end_wait, operations_refused
 from bus import topics
@@ -21,8 +20,10 @@ from control_room.kit import (
     Renderer,
     Reply,
     address,
+    live,
     live_data,
     parameter,
+    post,
     query,
     user_of,
     uuid_in,
@@ -65,11 +66,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
         return renderer.part("build_waits.html", **visitor, id=records.id, decided=records.decided, now=now)
 
     return AddedPages(
-        routes=[
-            Route("/waiting", pages.page, methods=["GET"]),
-            Route("/waiting", pages.end_wait, methods=["POST"]),
-            Route("/waiting/events", pages.events, methods=["GET"]),
-        ],
+        routes=[*live("/waiting", pages), post("/waiting", pages.end_wait)],
         sections={"decision": of_decision},
     )
 
@@ -125,20 +122,17 @@ class WaitingPages(PageGroup):
         return ended.why
 
     def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
-        visitor = self._renderer.of_visitor(request)
-        token = visitor["form_token"] if visitor["may_act"] else ""
-        if token not in data.parts:
-            kinds = data.reply.answer.kinds if data.reply.answer else ()
-            with self._updates.interval.rendering():
-                data.parts[token] = self._renderer.part(
-                    "waiting_part.html",
-                    **visitor,
-                    reply=data.reply,
-                    wanted=wanted,
-                    most=max((kind.requests for kind in kinds), default=1),
-                    now=self._context.clock.now(),
-                )
-        return data.parts[token]
+        kinds = data.reply.answer.kinds if data.reply.answer else ()
+        return self._renderer.part_of_visitor(
+            request,
+            data.parts,
+            self._updates.interval,
+            "waiting_part.html",
+            reply=data.reply,
+            wanted=wanted,
+            most=max((kind.requests for kind in kinds), default=1),
+            now=self._context.clock.now(),
+        )
 
     async def _read(self, wanted: WaitingQuery) -> WaitingData:
         find = FindWaiting(project=wanted.project, after=wanted.after, limit=PAGE_SIZE)

@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from berth.kit import (
     boot_request,
@@ -32,6 +31,7 @@ from control_room.kit import (
     Renderer,
     Scores,
     decision_shown,
+    get,
     query,
 )
 from features.what_if.core.request_form import FIELDS, RequestForm
@@ -66,8 +66,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
         )
 
     return AddedPages(
-        routes=[Route("/what-if", WhatIfPages(context, renderer).page, methods=["GET"])],
-        sections={"build": of_build},
+        routes=[get("/what-if", WhatIfPages(context, renderer).page)], sections={"build": of_build}
     )
 
 

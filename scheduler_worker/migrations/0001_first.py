@@ -1,9 +1,8 @@
 """The first migration: decisions, usual shapes, hosts, leaders and the audit trail."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from bus.sql.schema import columns, table
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
@@ -21,17 +20,17 @@ def _acts() -> None:
         columns(sa.Text, "project", "request", "outcome"),
         columns(sa.Text, "record"),  # the ActRecord
     )
-    op.create_index("acts_at", "acts", ["at", "id"])
-    op.create_index("acts_program", "acts", ["program", "at"])
-    op.create_index("acts_operator", "acts", ["operator", "at"])
-    op.create_index("acts_target", "acts", ["target", "at"])
+    index("acts", "acts_at", "at", "id")
+    index("acts", "acts_program", "program", "at")
+    index("acts", "acts_operator", "operator", "at")
+    index("acts", "acts_target", "target", "at")
 
 
 def upgrade() -> None:
     text = sa.Text
     _acts()
     table("decided_builds", columns(text, "build", "decision"))
-    op.create_index("decided_builds_decision", "decided_builds", ["decision"])
+    index("decided_builds", "decided_builds_decision", "decision")
     table(
         "decisions",
         columns(text, "id"),  # id of the first build that ended with this decision
@@ -42,8 +41,8 @@ def upgrade() -> None:
         columns(text, "placed", server_default=""),  # the BuildPlaced, if another system builds the instance
         columns(sa.Boolean, "external", server_default=sa.false()),  # true: another system builds it
     )
-    op.create_index("decisions_at", "decisions", ["at"])
-    op.create_index("decisions_request", "decisions", ["request"])
+    index("decisions", "decisions_at", "at")
+    index("decisions", "decisions_request", "request")
     # Usual shapes of requests. weight: of the requests with this shape; later requests weigh more
     # (core/demand.py).
     table("demand", columns(text, "shape"), columns(sa.Double, "weight"))

@@ -8,7 +8,7 @@ from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.parts import DecisionParts
 from bus.queries import DecisionFound
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, deletes_oldest, sql
 from bus.vocabulary import Id
 
 _INSERT = sql("""
@@ -45,10 +45,7 @@ _REQUESTS_OF = sql("""
     JOIN decisions d ON d.id = b.decision
 """)
 _BUILDS = sql("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
-_PRUNE = sql("""
-    DELETE FROM decisions WHERE id IN
-    (SELECT id FROM decisions WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
-""")
+_PRUNE = deletes_oldest("decisions", "id")
 _PRUNE_BUILDS = sql(
     "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n: id str}) RETURNING build"
 )

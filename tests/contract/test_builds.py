@@ -163,12 +163,7 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
-async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
-    builds: Builds, books: Books, time: TurnedClock
-) -> None:
-    """A deleted queue of the broker may have contained the order or the agent's report."""
-    await placed(builds, books, ONE)
-    await arrived(builds, BUILT, a_delete(ONE))
+async def check_that_destruction_is_repeated(builds: Builds, time: TurnedClock) -> None:
     time.now += 601
     await arrived(builds, *await builds.time_out())
     assert await builds.resume() == []
@@ -180,6 +175,15 @@ async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hou
     await arrived(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
     time.now += 3600
     assert await builds.resume() == []
+
+
+async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
+    builds: Builds, books: Books, time: TurnedClock
+) -> None:
+    """A deleted queue of the broker may have contained the order or the agent's report."""
+    await placed(builds, books, ONE)
+    await arrived(builds, BUILT, a_delete(ONE))
+    await check_that_destruction_is_repeated(builds, time)
 
 
 async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(

@@ -11,34 +11,17 @@ import pytest
 
 from bus.cells import CellsFound
 from bus.claims import Choice
-from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
-from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
-from bus.requests import BuildSpec, Flavor
+from bus.requests import BuildSpec
 from control_room.core.builds import EndedBuild
+from tests.support.decided_builds import DECISION, FLAVOR
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
-FLAVOR = Flavor(name="m<1>", vcpus=1, memory_mb=512, disk_gb=1)
-RECORD = DecisionRecord(
-    scales=(RecordedScale("ram", 1.0, 0.0, 10.0),),
-    hosts=(
-        RecordedHost(uid(1, "a"), "h1", (9.0,)),
-        RecordedHost(uid(2, "a"), "h2", (1.0,)),
-        RecordedHost(uid(3, "a"), "h3", (5.0,), "io_ops: too many builds"),
-    ),
-)
-DECISION = Decision(
-    considered=100,
-    removals=(Removal(constraint="zone z1", removed=60, left=40, hosts=("far1", "far2")),),
-    nearest=(NearMiss(host="far1", lacks="1 VCPU"),),
-    helps=("one more VCPU",),
-    record=RECORD,
-)
 PLACED = BuildPlaced(
     build=uid(7),
     request=uid(8),

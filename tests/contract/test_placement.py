@@ -1,6 +1,5 @@
 """Placement's operations, the same on both databases, under redelivery and reordering."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
-from bus.sql.statement import PostgresTransaction
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import changes, claims, stored_trees
 from placement_worker.store.changes import CHANGES_A_MESSAGE
+from tests.support.databases import recorded_statements
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -74,17 +73,10 @@ async def test_new_consumers_take_three_statements_however_many(
     placement_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The statements: insert consumers and lock providers, read both, and write. Each is a round trip."""
-    statements: list[str] = []
-    fetch = PostgresTransaction.fetch
-
-    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        statements.append(sql)
-        return await fetch(self, sql, values)
-
     async with a_placement(placement_url) as placement:
         await report(placement, a_report(1), a_report(2))
         await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # then project and user have ids
-        monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
+        statements = recorded_statements(monkeypatch)
         results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
     assert all(isinstance(result, Claimed) for result in results)
     assert len(statements) == 3

@@ -137,13 +137,8 @@ def _memory(process: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-async def test_rows_files_and_memory_stay_level(
-    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
-) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
+async def test_rows_files_and_memory_stay_level(servers: Settings, database_url: str, tmp_path: Path) -> None:
+    settings = servers.having(
         cells=("c1", "c2"),
         simulator={"hosts": 400, "fail": 0.05, "build_time": "exponential:0.2"},
         state_dir=str(tmp_path),

@@ -306,16 +306,10 @@ def a_boot() -> BuildRequested:
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed(
-    layout: str, amqp_url: str, database_url: str, bus_name: str
+    layout: str, servers: Settings, bus_name: str
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
-        simulator={"hosts": 2, "build_time": "constant:0"},
-        heartbeat=1.0,
-        layout=layout,
+    settings = servers.having(
+        simulator={"hosts": 2, "build_time": "constant:0"}, heartbeat=1.0, layout=layout
     )
     async with (
         asyncio.timeout(DEADLINE),

@@ -51,19 +51,9 @@ async def kill_repeatedly(berth: Running, ends: Ends, counts: Sequence[int]) -> 
 @pytest.mark.services
 @pytest.mark.parametrize(("clients", "repetitions", "kills"), [(20, 40, 2), (500, 1000, 5)])
 async def test_a_killed_rest_api_loses_and_doubles_nothing(
-    amqp_url: str,
-    database_url: str,
-    bus_name: str,
-    tmp_path: Path,
-    clients: int,
-    repetitions: int,
-    kills: int,
+    servers: Settings, tmp_path: Path, clients: int, repetitions: int, kills: int
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+    settings = servers.having(
         simulator={"hosts": 100, "build_time": "constant:0.3"},
         rest_http=f"127.0.0.1:{free_port()}",
         placement_auth="tokens",

@@ -72,12 +72,8 @@ async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def before(amqp_url: str, database_url: str, bus_name: str, tmp_path: Path) -> Settings:
-    return Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+def before(servers: Settings, tmp_path: Path) -> Settings:
+    return servers.having(
         simulator={"hosts": 10, "fail": 0.1, "build_time": "exponential:0.2"},
         build_timeout=20.0,
         heartbeat=2.0,

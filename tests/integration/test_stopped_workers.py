@@ -117,16 +117,9 @@ async def test_stopping_delays_no_more_builds_than_killing(
 
 @pytest.mark.soak
 async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
-    amqp_url: str, database_url: str, bus_name: str, capfd: pytest.CaptureFixture[str]
+    servers: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
-        simulator={"hosts": 5},
-        log_level="warning",
-    )
+    settings = servers.having(simulator={"hosts": 5}, log_level="warning")
     reports: list[str] = []
 
     class BlockableSupervisor(Supervisor):

@@ -77,17 +77,9 @@ class _Client:
 @pytest.mark.soak
 @pytest.mark.parametrize("seconds", [10, 120])
 async def test_no_request_is_lost_although_all_connections_to_postgresql_end_every_second(
-    seconds: int, amqp_url: str, database_url: str, bus_name: str,
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
-        simulator={"hosts": HOSTS, "build_time": "constant:0.05"},
-        build_timeout=60.0,
-    )
+    seconds: int, servers: Settings, database_url: str, record_property: Callable[[str, object], None]
+) -> None:
+    settings = servers.having(simulator={"hosts": HOSTS, "build_time": "constant:0.05"}, build_timeout=60.0)
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         client = _Client(berth.bus)
         takers: list[tuple[object, Callable[..., None]]] = [

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,15 @@ def simulate(
     return world
 
 
+def _first_or_soak(first: Sequence[int], seeds: int, step: int) -> list[Any]:
+    """Return the seeds of each run, and all in groups for the long run."""
+    groups = (range(at, at + step) for at in range(0, seeds, step))
+    return [
+        pytest.param(first, id="-".join(map(str, first))),
+        *(pytest.param(group, id=f"{group[0]}-{group[-1]}", marks=pytest.mark.soak) for group in groups),
+    ]
+
+
 def simulate_all(seeds: Iterable[int]) -> list[SimulatedWorld]:
     worlds = []
     for seed in seeds:
@@ -77,16 +87,7 @@ def test_no_random_world_breaks_an_invariant(seeds: range) -> None:
     assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
 
 
-_SHARED = [
-    pytest.param([5], id="5"),
-    *(
-        pytest.param(range(at, at + 2), id=f"{at}-{at + 1}", marks=pytest.mark.soak)
-        for at in range(0, 300, 2)
-    ),
-]
-
-
-@pytest.mark.parametrize("seeds", _SHARED)
+@pytest.mark.parametrize("seeds", _first_or_soak([5], 300, 2))
 def test_no_random_world_with_shared_queues_of_agents_breaks_an_invariant(seeds: Sequence[int]) -> None:
     events: list[str] = []
     for seed in seeds:
@@ -99,32 +100,14 @@ def test_no_random_world_with_shared_queues_of_agents_breaks_an_invariant(seeds:
     assert not any("settled agent." in event for event in events)
 
 
-_SERVERS = [
-    pytest.param([31], id="31"),
-    *(
-        pytest.param(range(at, at + 3), id=f"{at}-{at + 2}", marks=pytest.mark.soak)
-        for at in range(0, 300, 3)
-    ),
-]
-
-
-@pytest.mark.parametrize("seeds", _SERVERS)
+@pytest.mark.parametrize("seeds", _first_or_soak([31], 300, 3))
 def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Sequence[int]) -> None:
     for seed in seeds:
         outcome = attempt(seed, WorldOptions(SWARM, requests=3))
         assert outcome.broken == "", f"seed {seed}: {outcome.last_events}"
 
 
-_HEADROOM = [
-    pytest.param((1, 2), id="1-2"),
-    *(
-        pytest.param(range(at, at + 20), id=f"{at}-{at + 19}", marks=pytest.mark.soak)
-        for at in range(0, 1000, 20)
-    ),
-]
-
-
-@pytest.mark.parametrize("seeds", _HEADROOM)
+@pytest.mark.parametrize("seeds", _first_or_soak((1, 2), 1000, 20))
 def test_while_headroom_is_kept_any_host_and_any_rack_can_be_lost(seeds: Sequence[int]) -> None:
     outcomes = [attempt(seed, WorldOptions(SWARM, requests=6, headroom=True)) for seed in seeds]
     assert [(outcome.seed, outcome.broken) for outcome in outcomes if outcome.broken] == []

@@ -3,13 +3,16 @@ berth's SQLite files.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from berth.settings import Settings
 from bus.sql.database import Database
+from bus.sql.statement import PostgresTransaction
 from tests.support.ids import uid
 
 EVERY_WAY = [
@@ -43,3 +46,16 @@ def insert_build(settings: Settings, cell: str, number: int, status: str, host: 
         "INSERT INTO placed_builds (build, root, host, project, name, placed) VALUES (?, ?, '', '', '', '')"
     )
     sql(settings, f"cell_{cell}", place, uid(number), uid(host, "a"))
+
+
+def recorded_statements(patch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that receives each statement that is sent to PostgreSQL from now on."""
+    statements: list[str] = []
+    fetch = PostgresTransaction.fetch
+
+    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        statements.append(sql)
+        return await fetch(self, sql, values)
+
+    patch.setattr(PostgresTransaction, "fetch", recorded)
+    return statements

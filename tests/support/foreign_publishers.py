@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.errors import Unavailable
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.publisher import ForeignPublisher
 
 
 class PublisherWithoutBroker(ForeignPublisher):

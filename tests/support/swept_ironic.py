@@ -8,13 +8,13 @@ from typing import Any
 
 from bus.clock import Clock
 from bus.messages import InventoryReported
+from bus.rabbit.foreign.listener import Gap, HandleBodies
 from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.comparison import diff
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.exchanges import Gap, HandleBodies
 from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker.core.reports import reported

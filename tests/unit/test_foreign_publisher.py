@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from bus.errors import BadCredentials, Unavailable
-from bus.rabbit.foreign_publisher import BATCH
+from bus.rabbit.foreign.publisher import BATCH
 from tests.support.foreign_publishers import PublisherWithoutBroker
 from tests.support.virtual_time import in_virtual_time
 

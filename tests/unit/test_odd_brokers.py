@@ -219,6 +219,13 @@ async def test_a_clients_queue_that_confirms_nothing_delays_no_other_message(is_
         assert broker.events["Channel.Open"] - channels < 10, "a try of one client costs others no channel"
 
 
+async def _is_confirmed(transport: RabbitTransport, message: Envelope) -> bool:
+    with suppress(Unconfirmed):
+        await transport.publish([message], expected=[False])
+        return True
+    return False
+
+
 async def _unconfirmed(transport: RabbitTransport, message: Envelope) -> Unconfirmed:
     with pytest.raises(Unconfirmed) as raised:
         await in_time(transport.publish([message], expected=[False]))
@@ -231,14 +238,7 @@ async def test_a_clients_queue_gets_messages_again_when_it_confirms_them() -> No
         await _unconfirmed(transport, an_end("stuck"))
         await _unconfirmed(transport, an_end("stuck"))
         broker.elect()
-
-        async def is_confirmed() -> bool:
-            with suppress(Unconfirmed):
-                await transport.publish([an_end("stuck")], expected=[False])
-                return True
-            return False
-
-        await until(is_confirmed)
+        await until(lambda: _is_confirmed(transport, an_end("stuck")))
         opened = broker.events["Channel.Open"]
         await in_time(transport.publish([an_end("stuck"), an_end("shop")], expected=[False] * 2))
         assert broker.events["Channel.Open"] <= opened + 1, "all clients share one channel again"
@@ -251,14 +251,7 @@ async def test_a_client_whose_confirm_was_lost_gets_a_new_channel(monkeypatch: p
         await _unconfirmed(transport, an_end("stuck"))
         broker.leaderless = ""
         broker.unconfirmed.clear()
-
-        async def is_confirmed() -> bool:
-            with suppress(Unconfirmed):
-                await transport.publish([an_end("stuck")], expected=[False])
-                return True
-            return False
-
-        await until(is_confirmed)
+        await until(lambda: _is_confirmed(transport, an_end("stuck")))
 
 
 async def test_a_client_whose_queue_refuses_messages_delays_no_other_message() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bus.clock import Clock
 from bus.errors import BadCredentials, Unavailable
-from bus.rabbit.foreign_publisher import BATCH
+from bus.rabbit.foreign.publisher import BATCH
 from compute_sim.ironic.notifications import Envelopes, IronicExchange, SentNotification
 from compute_sim.ironic.simulation import Simulation
 from tests.support.foreign_publishers import PublisherWithoutBroker

@@ -3,18 +3,18 @@
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
 
 
-def _table(name: str, **columns: Any) -> None:
+def _table(name: str, **types: Any) -> None:
     """Create a table with the primary key `id` and indexes of `at` and `instance`."""
-    listed = [sa.Column(column, type_, nullable=False) for column, type_ in columns.items()]
-    op.create_table(name, *listed, sa.PrimaryKeyConstraint("id"))
-    op.create_index(f"{name}_at", name, ["at", "id"])
-    op.create_index(f"{name}_instance", name, ["instance"])
+    table(name, *(columns(type_, column) for column, type_ in types.items()))
+    index(name, f"{name}_at", "at", "id")
+    index(name, f"{name}_instance", "instance")
 
 
 def upgrade() -> None:
@@ -51,11 +51,6 @@ def upgrade() -> None:
         cause=text,
         reason=text,
     )
-    op.create_table(
-        "missing_periods",  # periods with lost notifications
-        sa.Column("since", sa.Double, nullable=False),
-        sa.Column("until", sa.Double, nullable=False),
-        sa.PrimaryKeyConstraint("since", "until"),
-    )
-    op.create_index("nova_outcomes_request", "nova_outcomes", ["request"])
-    op.create_index("observed_requests_request", "observed_requests", ["request"])
+    table("missing_periods", columns(sa.Double, "since", "until"), keys=2)  # periods with lost notifications
+    index("nova_outcomes", "nova_outcomes_request", "request")
+    index("observed_requests", "observed_requests_request", "request")

@@ -10,9 +10,10 @@ from aio_pika.abc import AbstractConnection
 from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.rabbit.connection import answered, broker_url, dial, hang_up, open_channel, plainly
+from bus.rabbit.connection import answered, broker_url, open_channel, plainly
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
 from bus.rabbit.fast_channels.frames import Arrived, NoQueueBound, Post
+from bus.rabbit.foreign.connections import KeptChannel
 from features.nova.oslo.server import (
     PREFETCH,
     RpcAddress,
@@ -33,17 +34,15 @@ class RpcClient:
         self._address = address
         self._url = broker_url(address.url, name)
         self._clock = clock or Clock()
-        self._connection: AbstractConnection | None = None
-        self._channel: BulkChannel | None = None
+        self._channel = KeptChannel(self._url, self._prepared)
         self._reply_queue = ""
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._opening = asyncio.Lock()
 
     async def forward(self, call: RpcCall, timeout: float) -> object:
         """Send an RPC call to the servers of the client's topic, and return the result; raise RpcFailure if
         the method failed, or Unavailable if no server answers.
         """
-        channel = await self._opened()
+        channel = await self._channel.opened()
         id_ = self._clock.uuid().replace("-", "")
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[id_] = answer
@@ -80,27 +79,19 @@ class RpcClient:
         return reply.get("result")
 
     async def close(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
-            await hang_up(connection)
+        await self._channel.close()
 
-    async def _opened(self) -> BulkChannel:
-        async with self._opening:
-            if self._channel is not None and not self._channel.closed:
-                return self._channel
-            await self.close()
-            self._connection = await dial(self._url)
-            with plainly(self._url):
-                channel = await open_channel(self._connection, confirms=False)
-                async with answered():
-                    queue = await channel.declare_queue(
-                        f"reply_{self._clock.uuid()}", exclusive=True, auto_delete=True
-                    )
-                self._reply_queue = queue.name
-                bulk = await BulkChannel().open(self._connection, confirms=True, largest=FOREIGN_BYTES)
-                await bulk.consume(queue.name, PREFETCH, lambda message: self._received(bulk, message))
-            self._channel = bulk
-            return bulk
+    async def _prepared(self, connection: AbstractConnection) -> BulkChannel:
+        with plainly(self._url):
+            channel = await open_channel(connection, confirms=False)
+            async with answered():
+                queue = await channel.declare_queue(
+                    f"reply_{self._clock.uuid()}", exclusive=True, auto_delete=True
+                )
+            self._reply_queue = queue.name
+            bulk = await BulkChannel().open(connection, confirms=True, largest=FOREIGN_BYTES)
+            await bulk.consume(queue.name, PREFETCH, lambda message: self._received(bulk, message))
+        return bulk
 
     def _received(self, channel: BulkChannel, message: Arrived) -> None:
         channel.ack(message.tag)

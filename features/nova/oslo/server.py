@@ -16,15 +16,13 @@ from aio_pika import ExchangeType
 from aio_pika.abc import AbstractConnection
 
 from bus.broker_urls import place
-from bus.clock import Backoff, Clock
-from bus.errors import BrokerRefused, Unavailable
+from bus.clock import Clock
 from bus.rabbit.connection import (
     BROKEN,
     RequestRefused,
     answered,
     broker_url,
     cancelled_by_us,
-    dial,
     ended,
     hang_up,
     open_channel,
@@ -34,7 +32,7 @@ from bus.rabbit.connection import (
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
 from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
-from bus.rabbit.foreign_publisher import ensure_exchange
+from bus.rabbit.foreign.connections import KeptConnection, declare_queue, ensure_exchange
 
 log = logging.getLogger(__name__)
 
@@ -172,22 +170,15 @@ class RpcServer:
 
     async def run(self) -> None:
         """Execute RPC calls until cancelled; reconnect whenever the connection to the broker breaks."""
-        backoff, complaint = Backoff(self._clock), ""
-        while True:
+
+        async def use(connection: AbstractConnection) -> None:
             try:
-                connection = await dial(self._url)
-                try:
-                    with plainly(self._url):
-                        await self._serve(connection)
-                finally:
-                    self.listens.clear()
-                    await hang_up(connection)
-                backoff, complaint = Backoff(self._clock), ""
-            except (Unavailable, BrokerRefused) as problem:
-                if str(problem) != complaint:
-                    log.warning("no calls of topic %s: %s; trying again", self._address.topic, problem)
-                complaint = str(problem)
-            await backoff.pause()
+                with plainly(self._url):
+                    await self._serve(connection)
+            finally:
+                self.listens.clear()
+
+        await KeptConnection(self._url, f"no calls of topic {self._address.topic}", self._clock).run(use)
 
     async def _serve(self, connection: AbstractConnection) -> None:
         fanout = await self._declare(connection)
@@ -248,12 +239,8 @@ class RpcServer:
     async def _queue(
         self, connection: AbstractConnection, name: str, *, durable: bool, arguments: dict[str, Any]
     ) -> None:
-        if await queue_depth(connection, name) is not None:
-            return
-        channel = await open_channel(connection, confirms=False)
-        async with answered():
-            await channel.declare_queue(name, durable=durable, arguments=arguments)
-            await channel.close()
+        if await queue_depth(connection, name) is None:
+            await declare_queue(connection, name, arguments=arguments, durable=durable)
 
     async def _execute(self, connection: AbstractConnection, channel: BulkChannel, message: Arrived) -> None:
         """Execute the RPC call in an AMQP message, reply to the caller, then acknowledge the message."""

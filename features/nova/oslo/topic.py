@@ -6,16 +6,8 @@ from typing import Any
 from aio_pika.abc import AbstractConnection
 
 from bus.errors import BrokerRefused, Unavailable
-from bus.rabbit.connection import (
-    RequestRefused,
-    answered,
-    broker_url,
-    dial,
-    hang_up,
-    open_channel,
-    plainly,
-    queue_depth,
-)
+from bus.rabbit.connection import RequestRefused, broker_url, queue_depth
+from bus.rabbit.foreign.connections import connected, declare_queue
 from features.nova.oslo.server import RpcAddress
 
 
@@ -36,12 +28,8 @@ class TopicQueue:
 async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
     """Return the state of the queue of an oslo.messaging topic, without creating a missing queue."""
     try:
-        connection = await dial(broker_url(address.url, name))
-        try:
-            with plainly(address.url):
-                return await _observed(connection, address)
-        finally:
-            await hang_up(connection)
+        async with connected(broker_url(address.url, name)) as connection:
+            return await _observed(connection, address)
     except (Unavailable, BrokerRefused) as problem:
         return TopicQueue(problem=str(problem))
 
@@ -55,12 +43,9 @@ async def _observed(connection: AbstractConnection, address: RpcAddress) -> Topi
     if found is None:
         return TopicQueue()
     arguments: dict[str, Any] = {"x-queue-type": "quorum"} if address.quorum else {}
-    mismatch, channel = "", await open_channel(connection, confirms=False)
-    try:  # declaring an existing queue changes nothing, and fails if its properties differ
-        async with answered():
-            await channel.declare_queue(
-                address.topic, durable=address.durable or address.quorum, arguments=arguments
-            )
+    mismatch, durable = "", address.durable or address.quorum
+    try:
+        await declare_queue(connection, address.topic, arguments=arguments, durable=durable)
     except RequestRefused as refused:
         mismatch = str(refused)
     ours = servers.readers if servers is not None else 0

@@ -2,13 +2,13 @@
 
 from berth.kit import BadSetting, ProcessPart, Settings
 from bus.delivery.runner import Bus
+from bus.rabbit.foreign.listener import ForeignListener
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.conf import nova_options
 from features.nova.processes import bridge_options, databases
 from features.nova.settings import NovaSettings
 from features.nova.with_what_if.shadow import ShadowedNova, nova_shadow
-from ironic_sync.extension import ForeignListener
 
 # A shadow that is stopped permanently must not fill Nova's RabbitMQ: then its queue is deleted.
 SHADOW_QUEUE_SECONDS = 86400.0

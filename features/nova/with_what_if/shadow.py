@@ -17,6 +17,7 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
 from bus.protocol import Ask
+from bus.rabbit.foreign.listener import ForeignListener
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
 from features.nova.bridge import MIRROR_ASKS, mirror_of
@@ -46,7 +47,6 @@ from features.nova.mirror import Mirror
 from features.nova.with_what_if import shadow_store
 from features.nova.with_what_if.unread_queues import UnreadQueues
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
-from ironic_sync.extension import ForeignListener
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import msgspec
 from bus import parts
 from bus.decisions import Decision
 from bus.sql.database import Database
-from bus.sql.statement import Statement, Transaction, sql
+from bus.sql.statement import Statement, Transaction, deletes_oldest, sql
 from features.nova.core.fragmentation import FreeMemory
 from features.nova.core.shadow_report import DecidedRequest, NovaOutcome
 from features.nova.messages import MissingPeriod
@@ -73,14 +73,8 @@ _LATEST = sql("""
 """)
 _PERIODS = sql("SELECT since, until FROM missing_periods WHERE until >= :since ORDER BY since")
 _PRUNE_PERIODS = sql("DELETE FROM missing_periods WHERE until < :before")
-_PRUNE_REQUESTS = sql("""
-    DELETE FROM observed_requests WHERE id IN
-    (SELECT id FROM observed_requests WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
-""")
-_PRUNE_OUTCOMES = sql("""
-    DELETE FROM nova_outcomes WHERE id IN
-    (SELECT id FROM nova_outcomes WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
-""")
+_PRUNE_REQUESTS = deletes_oldest("observed_requests", "id")
+_PRUNE_OUTCOMES = deletes_oldest("nova_outcomes", "id")
 
 _encode = parts.stored_encoder().encode
 _hosts = msgspec.json.Decoder(tuple[str, ...]).decode

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Sequence
 
 from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.foreign.listener import ForeignListener
 from features.nova.messages import UnreadQueue
-from ironic_sync.extension import ForeignListener
 
 log = logging.getLogger(__name__)
 

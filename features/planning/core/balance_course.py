@@ -1,26 +1,16 @@
 """Decides how a rebalancing goes on: which moves are requested or undone, and when to plan again."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from msgspec import structs
 
 from bus.vocabulary import Id
-from features.moves.core.plan_moves import MovesOfPlan, StoredMove
+from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.messages import PlanOfMoves
-from features.planning.core.batch_course import BatchCourse
+from features.planning.core.batch_course import BatchCourse, BatchStep
 from features.planning.messages import Balancing, PlannedStep
 
 MOST_FIXED = 1000  # instances that a standing plan leaves alone because a move of them failed or was undone
-
-
-@dataclass(frozen=True)
-class BalanceStep:
-    """The next step of a rebalancing. `planned` of a goal that `plans` is awaited from a search."""
-
-    goal: Balancing
-    new: Sequence[StoredMove] = ()
-    is_over: bool = False
 
 
 def next_step(
@@ -32,7 +22,7 @@ def next_step(
     now: float,
     *,
     stopped: bool,
-) -> BalanceStep:
+) -> BatchStep[Balancing]:
     """Return the next step. `held`: holders that still hold capacity on former hosts. `planned`: the result
     of the search for the rest of the moves, if it has ended. `stopped`: begin no further batch or undoing.
     """
@@ -40,10 +30,10 @@ def next_step(
 
 
 class _Course(BatchCourse[Balancing]):
-    def step(self, planned: Sequence[PlannedStep] | None, stopped: bool) -> BalanceStep:
+    def step(self, planned: Sequence[PlannedStep] | None, stopped: bool) -> BatchStep[Balancing]:
         if self.goal.batch:
             if not self._batch_is_over():
-                return self._waits()
+                return self._made()
             self._change(planned=(), plans=self.goal.tried < self.goal.query.budget)
         if self.goal.why_undone:
             return self._undo(stopped)
@@ -51,7 +41,7 @@ class _Course(BatchCourse[Balancing]):
             return self._over(stopped)
         if self.goal.plans:
             if planned is None:
-                return self._waits()
+                return self._made()
             self._change(planned=tuple(planned), plans=False)
         goal = self.goal
         steps = goal.tried + len(goal.planned)
@@ -63,29 +53,24 @@ class _Course(BatchCourse[Balancing]):
             return self._undo(stopped)
         if not goal.planned:
             return self._over(stopped)
-        batch = independent(goal.planned, self._plan.most)
-        self._change(batch=tuple(batch), planned=goal.planned[len(batch) :], batches=goal.batches + 1)
-        self._batch_is_over()
-        return self._waits()
+        self._begin(independent(goal.planned, self._plan.most))
+        return self._made()
 
-    def _waits(self) -> BalanceStep:
-        return BalanceStep(self.goal, self.new)
+    def _undo(self, stopped: bool) -> BatchStep[Balancing]:
+        return self._over(stopped) if self._all_are_back(stopped=stopped) else self._made()
 
-    def _undo(self, stopped: bool) -> BalanceStep:
-        return self._over(stopped) if self._all_are_back(stopped=stopped) else self._waits()
-
-    def _over(self, stopped: bool) -> BalanceStep:
+    def _over(self, stopped: bool) -> BatchStep[Balancing]:
         """End the plan; a standing plan that is not stopped only begins anew."""
         goal = self.goal
         if stopped or not goal.keeps_on:
-            return BalanceStep(goal, is_over=True)
+            return self._made(is_over=True)
         undone = (step.build for step in goal.undone)
         fixed = tuple(dict.fromkeys((*goal.query.fixed, *goal.failed, *undone)))[-MOST_FIXED:]
         self._change(
             query=structs.replace(goal.query, fixed=fixed), plans=True, tried=0, failures=0, moved=(),
             undone=(), failed={}, why_undone="",
         )  # fmt: skip
-        return self._waits()
+        return self._made()
 
 
 def independent(waiting: Sequence[PlannedStep], most: int) -> list[PlannedStep]:

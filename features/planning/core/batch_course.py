@@ -1,7 +1,8 @@
 """The moves of a plan in batches: which are requested or undone now, and what has become of them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from msgspec import structs
 
@@ -13,6 +14,15 @@ from features.planning.messages import BatchedMoves, PlannedStep
 SETTLE_SECONDS = 60.0  # until the former host of a moved instance must be released
 
 G = TypeVar("G", bound=BatchedMoves)
+
+
+@dataclass(frozen=True)
+class BatchStep(Generic[G]):
+    """The next step of a plan. A goal that `plans` awaits a search for the rest of the moves."""
+
+    goal: G
+    new: Sequence[StoredMove] = ()
+    is_over: bool = False
 
 
 class BatchCourse(Generic[G]):
@@ -31,7 +41,16 @@ class BatchCourse(Generic[G]):
     def _change(self, **fields: object) -> None:
         self.goal = structs.replace(self.goal, **fields)
 
+    def _made(self, *, is_over: bool = False) -> BatchStep[G]:
+        return BatchStep(self.goal, self.new, is_over)
+
     # The moves of a batch
+
+    def _begin(self, batch: Sequence[PlannedStep]) -> None:
+        """Request the moves of a batch: the first moves that are planned."""
+        rest = self.goal.planned[len(batch) :]
+        self._change(batch=tuple(batch), planned=rest, batches=self.goal.batches + 1)
+        self._batch_is_over()
 
     def _batch_is_over(self) -> bool:
         """Request the moves of the batch that were not requested; return whether all have ended and their
@@ -105,9 +124,3 @@ class BatchCourse(Generic[G]):
 
 def _is_done(move: MoveOfPlan) -> bool:
     return move.result == DONE
-
-
-def counts_of(goal: BatchedMoves) -> dict[str, Any]:
-    """Return what the record of the plan says of its moves, by the fields of PlanStands."""
-    total = goal.tried + len(goal.batch) + len(goal.planned)
-    return {"total": total, "moved": len(goal.moved), "stay": goal.failed}

@@ -1,14 +1,13 @@
 """Decides how a plan that makes room goes on: what is closed, moved, planned again, opened and undone."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from msgspec import structs
 
 from bus.vocabulary import Id, cause_of
-from features.moves.core.plan_moves import MovesOfPlan, StoredMove
+from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.messages import PlanOfMoves
-from features.planning.core.batch_course import BatchCourse
+from features.planning.core.batch_course import BatchCourse, BatchStep
 from features.planning.messages import PlannedStep, RoomGoal, RoomPlanned
 
 RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
@@ -17,17 +16,6 @@ STOPPED = "stopped"
 UNRELEASED = "the agents of moved instances have not destroyed the former guests in time"
 OPENED = "a target was opened by an operator"
 UNRESERVED = "the capacity was not reserved in time"
-
-
-@dataclass(frozen=True)
-class RoomStep:
-    """The next step of a plan. A goal that `plans` awaits a search. Before the next step, the hosts `closing`
-    of the goal are to be closed, or if it `opens`, to be opened.
-    """
-
-    goal: RoomGoal
-    new: tuple[StoredMove, ...] = ()
-    is_over: bool = False
 
 
 def next_step(
@@ -40,15 +28,16 @@ def next_step(
     *,
     opened: bool,
     stopped: bool,
-) -> RoomStep:
-    """Return the next step. `found`: the result of the search for the rest of the moves, if it has ended.
-    `opened`: an operator has opened a closed target. `stopped`: a client has stopped the plan.
+) -> BatchStep[RoomGoal]:
+    """Return the next step. Then the hosts `closing` of its goal are to be closed, or if the goal `opens`, to
+    be opened. `found`: the result of the search for the rest of the moves, if it has ended. `opened`: an
+    operator has opened a closed target. `stopped`: a client has stopped the plan.
     """
     return _Course(plan, goal, moves, held, now).step(found, opened, stopped)
 
 
 class _Course(BatchCourse[RoomGoal]):
-    def step(self, found: RoomPlanned | None, opened: bool, stopped: bool) -> RoomStep:
+    def step(self, found: RoomPlanned | None, opened: bool, stopped: bool) -> BatchStep[RoomGoal]:
         searches = self.goal.searches
         if self.goal.batch and not self._is_settled():
             return self._made()
@@ -57,9 +46,6 @@ class _Course(BatchCourse[RoomGoal]):
         if not self.goal.opens or self.goal.closing:  # a closed host takes nothing back
             return self._made()
         return self._made(is_over=self._all_are_back(stopped=stopped))
-
-    def _made(self, *, is_over: bool = False) -> RoomStep:
-        return RoomStep(self.goal, tuple(self.new), is_over)
 
     def _is_settled(self) -> bool:
         """Return whether the batch has ended. If a move failed, plan again without its instance."""
@@ -94,9 +80,7 @@ class _Course(BatchCourse[RoomGoal]):
         if goal.opens or goal.plans or not goal.planned or len(goal.closed) < len(goal.closing):
             return
         wave = goal.planned[0].wave
-        batch = [step for step in goal.planned if step.wave == wave][: self._plan.most]
-        self._change(batch=tuple(batch), planned=goal.planned[len(batch) :], batches=goal.batches + 1)
-        self._batch_is_over()
+        self._begin([step for step in goal.planned if step.wave == wave][: self._plan.most])
 
     def _take(self, found: RoomPlanned) -> None:
         """Take the result of a search over."""

@@ -1,8 +1,6 @@
 """The order in which claims with all rules lock rows, on PostgreSQL."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +8,6 @@ from msgspec.structs import replace
 from bus.claims import Claimed, ClaimRequested
 from bus.parts import ClaimParts
 from bus.requests import Flavor
-from bus.sql.statement import PostgresTransaction
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
@@ -27,6 +24,7 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker.extension import LOCKS
+from tests.support.databases import recorded_statements
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
 
@@ -46,13 +44,6 @@ TABLES = {
 async def test_claims_lock_rows_in_the_order_of_locks(
     placement_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statements: list[str] = []
-    fetch = PostgresTransaction.fetch
-
-    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        statements.append(sql)
-        return await fetch(self, sql, values)
-
     async with a_placement(placement_url) as placement:
         await placement.reports.report_many([a_report(number) for number in (1, 2)])
         await placement.of(QuotaOperations).edit(
@@ -70,7 +61,7 @@ async def test_claims_lock_rows_in_the_order_of_locks(
         )
         existing = a_claim(2, on_hosts(2, VCPU=8))
         await placement.claims.claim_many([ClaimRequested(claims=(filled, existing))])
-        monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
+        statements = recorded_statements(monkeypatch)
         victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
         preempts = Preempts(victims=(victim,), cell="c1", priority=5)
         draws = a_claim(4, choice_from(slot, on_hosts(1, VCPU=2)), parts=joining(GROUP))

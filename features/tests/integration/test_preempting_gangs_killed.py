@@ -95,14 +95,9 @@ class _Client:
     ],
 )
 async def test_every_victim_makes_way_for_a_build_despite_kills(
-    layout: str, options: BootOptions, count: int, kills: int,
-    amqp_url: str, database_url: str, bus_name: str,
-) -> None:  # fmt: skip
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+    layout: str, options: BootOptions, count: int, kills: int, servers: Settings, database_url: str
+) -> None:
+    settings = servers.having(
         simulator={"hosts": HOSTS, "build_time": "constant:0.3", "labels": {"rack": HOSTS // 2}},
         build_timeout=60.0,
         layout=layout,

@@ -225,13 +225,9 @@ async def kill_workers(load: QuotaLoad, berth: ReplicatedBerth) -> None:
     ],
 )
 async def test_a_limit_is_never_exceeded_and_always_used(
-    trial: QuotaTrial, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+    trial: QuotaTrial, servers: Settings, database_url: str, tmp_path: Path
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+    settings = servers.having(
         simulator={"hosts": 50, "build_time": "constant:0.05"},
         state_dir=str(tmp_path),
         log_level="info",

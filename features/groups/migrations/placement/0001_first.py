@@ -3,30 +3,27 @@
 import sqlalchemy as sa
 from alembic import op
 
+from bus.sql.schema import columns, index, table
+
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    op.create_table(  # claims lock the row of a server group, so claims of one group wait for each other
+    table(  # claims lock the row of a server group, so claims of one group wait for each other
         "server_groups",
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("uuid", sa.String(36), nullable=False, unique=True),
-        sa.Column("name", sa.String(200), nullable=False),
-        sa.Column("project", sa.String(255), nullable=False),
-        sa.Column("policy", sa.String(32), nullable=False),
-        sa.Column("max_per_host", sa.Integer, nullable=False),
-        sa.Column("topology", sa.Text, nullable=False),  # JSON of DomainConstraints, or empty
-        sa.Column("topology_required", sa.Boolean, nullable=False),  # true: claims check the topology
-        # true: made for one request, and deleted when without members
-        sa.Column("of_request", sa.Boolean, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("updated_at", sa.Double, nullable=False),
-        sa.UniqueConstraint("project", "name"),
+        columns(sa.Integer, "id"),
+        columns(sa.String(36), "uuid", unique=True),
+        columns(sa.String(200), "name"),
+        columns(sa.String(255), "project"),
+        columns(sa.String(32), "policy"),
+        columns(sa.Integer, "max_per_host"),
+        columns(sa.Text, "topology"),  # JSON of DomainConstraints, or empty
+        columns(sa.Boolean, "topology_required"),  # true: claims check the topology
+        columns(sa.Boolean, "of_request"),  # true: made for one request, and deleted when without members
+        columns(sa.Double, "created_at", "updated_at"),
+        [sa.UniqueConstraint("project", "name")],
         sqlite_autoincrement=True,
     )
     op.add_column("consumers", sa.Column("group_id", sa.Integer))  # ids of deleted groups are never reused
-    joined = sa.text("group_id IS NOT NULL")
-    op.create_index(
-        "ix_consumers_group_id", "consumers", ["group_id"], postgresql_where=joined, sqlite_where=joined
-    )
+    index("consumers", "ix_consumers_group_id", "group_id", where="group_id IS NOT NULL")

@@ -1,26 +1,27 @@
 """The first migration: archived snapshots and changes."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from bus.sql.schema import columns, table
 
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    op.create_table(
+    table(
         "archived_snapshots",
         # number of the last change in the snapshot
-        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("at", sa.Double, nullable=False),
-        sa.Column("body", sa.LargeBinary, nullable=False),
+        columns(sa.BigInteger, "number", autoincrement=False),
+        columns(sa.Integer, "part", autoincrement=False),
+        columns(sa.Double, "at"),
+        columns(sa.LargeBinary, "body"),
+        keys=2,
     )
-    op.create_table(
+    table(
         "archived_changes",
-        sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("last", sa.BigInteger, nullable=False),
-        sa.Column("began", sa.Double, nullable=False),  # the times of the first and the last change
-        sa.Column("ended", sa.Double, nullable=False),
-        sa.Column("body", sa.LargeBinary, nullable=False),
+        columns(sa.BigInteger, "first", autoincrement=False),
+        columns(sa.BigInteger, "last"),
+        columns(sa.Double, "began", "ended"),  # the times of the first and the last change
+        columns(sa.LargeBinary, "body"),
     )

@@ -1,26 +1,22 @@
 """The first migration of maintenance: windows, evacuations, and their events."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from bus.sql.schema import columns, table
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    text, open_ = sa.Text, sa.text("open")
+    text = sa.Text
     table(
         "host_evacuations",
         columns(text, "id", "root"),
         columns(sa.Boolean, "open", "released"),
         columns(text, "record"),  # the HostEvacuation
     )
-    op.create_index(
-        "host_evacuations_open", "host_evacuations", ["root"], unique=True,
-        postgresql_where=open_, sqlite_where=open_,
-    )  # fmt: skip
+    index("host_evacuations", "host_evacuations_open", "root", where="open", unique=True)
     table(
         "maintenance_events",
         columns(text, "subject"),  # id of a maintenance window or of a host's evacuation

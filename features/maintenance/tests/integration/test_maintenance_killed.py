@@ -29,12 +29,8 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 @pytest.fixture(params=LAYOUTS)
-def settings(request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str) -> Settings:
-    return Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+def settings(request: pytest.FixtureRequest, servers: Settings) -> Settings:
+    return servers.having(
         simulator={
             "hosts": 4,
             "agents_per_cell": 4,

@@ -1,26 +1,22 @@
 """The first schema of moves in the database of schedulers: moves between cells, and plans of moves."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from bus.sql.schema import columns, table
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    op.create_table(
-        "handovers",
-        sa.Column("move", sa.Text, primary_key=True),
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("at", sa.Double, nullable=False),  # when the state was last changed or published
-        sa.Column("story", sa.Text, nullable=False),  # the `Handover` as JSON
-    )
-    op.create_index("handovers_state", "handovers", ["state", "at"])
-
     text, number, time = sa.Text, sa.BigInteger, sa.Double
+    table(
+        "handovers",
+        columns(text, "move", "build", "state"),
+        columns(time, "at"),  # when the state was last changed or published
+        columns(text, "story"),  # the `Handover` as JSON
+    )
+    index("handovers", "handovers_state", "state", "at")
     table(
         "move_plans",
         columns(text, "id"),
@@ -28,9 +24,9 @@ def upgrade() -> None:
         columns(number, "version"),
         columns(text, "record", "memo"),  # the PlanStands; what the kind of the plan has noted
     )
-    op.create_index("move_plans_ended", "move_plans", ["ended"])
+    index("move_plans", "move_plans_ended", "ended")
     table("move_plan_hosts", columns(text, "plan", "root"), keys=2)  # the hosts that plans empty
-    op.create_index("move_plan_hosts_root", "move_plan_hosts", ["root"])
+    index("move_plan_hosts", "move_plan_hosts_root", "root")
     table(
         "planned_moves",
         columns(text, "move", "build", "plan", "root", "kind"),
@@ -38,6 +34,6 @@ def upgrade() -> None:
         columns(number, "changed", "memory_mb"),  # changed: the version of the plan
         columns(text, "result", "code", "host", "request"),  # request: the MoveRequested
     )
-    op.create_index("planned_moves_plan", "planned_moves", ["plan", "changed"])
-    op.create_index("planned_moves_build", "planned_moves", ["build"])
-    op.create_index("planned_moves_ended", "planned_moves", ["ended"])
+    index("planned_moves", "planned_moves_plan", "plan", "changed")
+    index("planned_moves", "planned_moves_build", "build")
+    index("planned_moves", "planned_moves_ended", "ended")

@@ -26,18 +26,9 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]  # the simulation does the
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_drain_survives_kills_of_its_command_and_its_scheduler(
-    layout: str,
-    amqp_url: str,
-    database_url: str,
-    bus_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    layout: str, servers: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+    settings = servers.having(
         simulator={
             "hosts": 6,
             "agents_per_cell": 2,

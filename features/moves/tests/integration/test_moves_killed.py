@@ -241,17 +241,9 @@ async def moving_site(
 @pytest.mark.soak  # test_drain_killed.py kills processes in each run, and the simulation kills workers
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_moves_of_every_type_survive_kills(
-    layout: str,
-    amqp_url: str,
-    database_url: str,
-    bus_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    layout: str, servers: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
+    settings = servers.having(
         cells=(CELL,),
         simulator={
             "hosts": 6,

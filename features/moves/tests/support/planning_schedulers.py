@@ -10,17 +10,8 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from bus.worker import Worker, answers, on
+from bus.worker import Worker
 from features.moves.emptying import HostEmptying
-from features.moves.messages import (
-    FIND_PLANS,
-    MOVE_ENDED,
-    MOVE_REFUSED,
-    PLANS,
-    START_PLAN,
-    STOP_PLAN,
-    MoveRequested,
-)
 from features.moves.plans import MovePlans
 from features.moves.tests.support.fake_movers import FakeMovers
 from placement_worker import IndexedSource, Placement
@@ -40,23 +31,6 @@ def plans_of(
     return plans
 
 
-def planning_worker(plans: MovePlans) -> Worker:
-    return Worker(
-        "planner",
-        consumes=[
-            on(MOVE_ENDED.at(reply_to=PLANS), plans.on_result, private=True),
-            on(MOVE_REFUSED.at(reply_to=PLANS), plans.on_result, private=True),
-        ],
-        answers=[
-            answers(START_PLAN, plans.start),
-            answers(STOP_PLAN, plans.stop),
-            answers(FIND_PLANS, plans.find),
-        ],
-        runs=[plans.run],
-        announces=frozenset({MoveRequested}),
-    )
-
-
 @asynccontextmanager
 async def a_planning_scheduler(
     movers: FakeMovers, placement: Placement
@@ -74,6 +48,7 @@ async def a_planning_scheduler(
         try:
             await migrate(database, *packages("scheduler"))
             movers.database = database
-            yield planning_worker(plans_of(database, placement, movers, publish, Clock())), publishes
+            plans = plans_of(database, placement, movers, publish, Clock())
+            yield Worker("planner").with_rows([plans.rows()]), publishes
         finally:
             await database.close()

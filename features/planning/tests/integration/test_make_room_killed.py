@@ -121,14 +121,8 @@ async def loaded_site(settings: Settings, *, load: bool = True) -> AsyncIterator
 
 
 @pytest.fixture(params=LAYOUTS)
-def settings(
-    request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
-) -> Settings:
-    return Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+def settings(request: pytest.FixtureRequest, servers: Settings, tmp_path: Path) -> Settings:
+    return servers.having(
         simulator={
             "hosts": HOSTS,
             "agents_per_cell": 2,

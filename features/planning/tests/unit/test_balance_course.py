@@ -7,7 +7,8 @@ from msgspec import structs
 
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
-from features.planning.core.balance_course import BalanceStep, next_step
+from features.planning.core.balance_course import next_step
+from features.planning.core.batch_course import BatchStep
 from features.planning.messages import Balancing, PlanBalance, PlannedStep
 from features.planning.tests.support.planned_steps import a_step
 from tests.support.ids import uid
@@ -24,7 +25,7 @@ class CourseOfMoves:
     held: set[str] = field(default_factory=set)
     now: float = 1000.0
     stopped: bool = False
-    last: BalanceStep | None = None
+    last: BatchStep[Balancing] | None = None
 
     @property
     def asked(self) -> list[tuple[int, int]]:

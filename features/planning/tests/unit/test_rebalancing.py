@@ -6,25 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from bus.packing import RowPacking
-from features.planning.core.moved_cloud import CloudState, MovableInstance
+from features.planning.core.moved_cloud import CloudState
 from features.planning.core.rebalancing import BalanceLimits, ImbalanceWatch, plan_balance
-from tests.support.ids import uid
-
-
-def a_cloud(*hosts: tuple[int, ...], whole: float = 16.0) -> CloudState:
-    """Return hosts with instances of these sizes."""
-    everywhere = np.ones(len(hosts), np.bool_)
-    instances = {
-        host: [
-            MovableInstance(uid(100 * host + at), np.array([float(size)]), everywhere)
-            for at, size in enumerate(sizes)
-        ]
-        for host, sizes in enumerate(hosts)
-    }
-    free = np.array([[whole - sum(sizes)] for sizes in hosts])
-    return CloudState(RowPacking(("VCPU",), free, np.full((len(hosts), 1), whole)), instances)
-
+from features.planning.tests.support.planned_clouds import cloud_of_sizes
 
 Moves = list[tuple[int, int, int]]  # size, source, destination
 
@@ -39,14 +23,14 @@ def moves_of(cloud: CloudState, budget: int = 10, gain: float = 0.1, above: floa
 @pytest.mark.parametrize(
     ("cloud", "limits", "moves"),
     [
-        (a_cloud((4, 4, 4), ()), {}, [(4, 0, 1)]),
-        (a_cloud((4, 4, 4), (4,)), {}, [(4, 0, 1)]),
-        (a_cloud((4, 4, 4), (4, 4)), {}, []),  # would only exchange the hosts' loads
-        (a_cloud((4, 4, 4), (4,)), {"gain": 0.3}, []),
-        (a_cloud((4, 4, 4), (4,)), {"above": 0.8}, []),
-        (a_cloud((2,) * 7, ()), {"budget": 2}, [(2, 0, 1), (2, 0, 1)]),
-        (a_cloud((4, 4, 4), ()), {"budget": 0}, []),
-        (a_cloud((), ()), {}, []),
+        (cloud_of_sizes((4, 4, 4), ()), {}, [(4, 0, 1)]),
+        (cloud_of_sizes((4, 4, 4), (4,)), {}, [(4, 0, 1)]),
+        (cloud_of_sizes((4, 4, 4), (4, 4)), {}, []),  # would only exchange the hosts' loads
+        (cloud_of_sizes((4, 4, 4), (4,)), {"gain": 0.3}, []),
+        (cloud_of_sizes((4, 4, 4), (4,)), {"above": 0.8}, []),
+        (cloud_of_sizes((2,) * 7, ()), {"budget": 2}, [(2, 0, 1), (2, 0, 1)]),
+        (cloud_of_sizes((4, 4, 4), ()), {"budget": 0}, []),
+        (cloud_of_sizes((), ()), {}, []),
     ],
 )
 def test_instances_move_for_the_gain(cloud: CloudState, limits: dict[str, float], moves: Moves) -> None:
@@ -54,7 +38,7 @@ def test_instances_move_for_the_gain(cloud: CloudState, limits: dict[str, float]
 
 
 def test_hosts_that_an_instance_does_not_accept_stay_as_they_are() -> None:
-    cloud = a_cloud((4, 4, 4), ())
+    cloud = cloud_of_sizes((4, 4, 4), ())
     only_there = [replace(each, accepted=np.array([True, False])) for each in cloud.instances[0]]
     assert moves_of(replace(cloud, instances={0: only_there, 1: []})) == []
 
@@ -62,7 +46,9 @@ def test_hosts_that_an_instance_does_not_accept_stay_as_they_are() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_every_move_fits_and_gains_enough(seed: int) -> None:
     chance = Random(seed)
-    cloud = a_cloud(*(tuple(chance.choices((1, 2, 4), k=chance.randint(0, 6))) for _ in range(8)), whole=24.0)
+    cloud = cloud_of_sizes(
+        *(tuple(chance.choices((1, 2, 4), k=chance.randint(0, 6))) for _ in range(8)), whole=24.0
+    )
     moves, before, after = plan_balance(cloud, 0, np.ones(8, np.bool_), BalanceLimits(12, 0.05))
     assert len(moves) <= 12
     free, whole = cloud.packing.free.copy(), 24.0

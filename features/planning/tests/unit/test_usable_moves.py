@@ -13,6 +13,7 @@ from bus.packing import RowPacking
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove, lost_by
 from features.planning.core.rebalancing import BalanceLimits, plan_balance
 from features.planning.core.usable_moves import plan_usable
+from features.planning.tests.support.planned_clouds import cloud_of_sizes
 from features.planning.tests.support.slow_usable import with_usable
 from tests.support.ids import uid
 
@@ -23,17 +24,7 @@ Moves = list[tuple[int, int, int]]  # size, source, destination
 
 def with_vcpus(*hosts: tuple[int, ...], usual: int = 8) -> CloudState:
     """Return hosts of 16 processors with instances of these sizes; instances of `usual` are requested."""
-    everywhere = np.ones(len(hosts), np.bool_)
-    instances = {
-        host: [
-            MovableInstance(uid(100 * host + at), np.array([float(size)]), everywhere)
-            for at, size in enumerate(sizes)
-        ]
-        for host, sizes in enumerate(hosts)
-    }
-    free = np.array([[16.0 - sum(sizes)] for sizes in hosts])
-    packing = RowPacking(("VCPU",), free, np.full((len(hosts), 1), 16.0))
-    return with_usable(CloudState(packing, instances), [{"VCPU": usual}])
+    return with_usable(cloud_of_sizes(*hosts), [{"VCPU": usual}])
 
 
 def a_mixed_cloud(chance: Random, hosts: int, most: int) -> CloudState:

@@ -5,10 +5,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from bus.packing import RowPacking
 from features.planning.core.make_room import cost_of, plan_room
-from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove, lost_by
+from features.planning.core.moved_cloud import CloudState, PlannedMove, lost_by
 from features.planning.core.room_demand import RoomDemand, RoomPart
+from features.planning.tests.support.planned_clouds import cloud_of_sizes
 from features.planning.tests.support.random_clouds import a_cloud
 from features.planning.tests.support.slow_usable import a_shape, with_usable
 from tests.support.ids import uid
@@ -19,17 +19,7 @@ USUAL = [{"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 8, "MEMORY_MB": 16}, {"VCPU": 2, 
 
 def with_vcpus(*hosts: tuple[int, ...]) -> CloudState:
     """Return hosts of 16 processors with instances of these sizes; instances of 4 are requested."""
-    everywhere = np.ones(len(hosts), np.bool_)
-    instances = {
-        host: [
-            MovableInstance(uid(100 * host + at), np.array([float(size)]), everywhere)
-            for at, size in enumerate(sizes)
-        ]
-        for host, sizes in enumerate(hosts)
-    }
-    free = np.array([[16.0 - sum(sizes)] for sizes in hosts])
-    packing = RowPacking(("VCPU",), free, np.full(free.shape, 16.0))
-    return with_usable(CloudState(packing, instances), [{"VCPU": 4}])
+    return with_usable(cloud_of_sizes(*hosts), [{"VCPU": 4}])
 
 
 def demand_of(cloud: CloudState, size: int, *hosts: int, count: int = 1) -> RoomDemand:

@@ -1,22 +1,22 @@
 """The first migration: the records of preemptions."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    op.create_table(  # instances that were replaced by builds of higher priority
+    table(  # instances that were replaced by builds of higher priority
         "preemptions",
-        sa.Column("victim", sa.String(36), primary_key=True),
-        sa.Column("preemptor", sa.String(36), primary_key=True),
-        # project of the preempting build, whose budget is charged
-        sa.Column("project", sa.String(255), nullable=False),
-        sa.Column("at", sa.Double, nullable=False),
-        sa.Column("record", sa.Text, nullable=False),  # JSON
+        columns(sa.String(36), "victim", "preemptor"),
+        columns(sa.String(255), "project"),  # of the preempting build, whose budget is charged
+        columns(sa.Double, "at"),
+        columns(sa.Text, "record"),  # JSON
+        keys=2,
     )
-    op.create_index("ix_preemptions_preemptor", "preemptions", ["preemptor"])
-    op.create_index("ix_preemptions_project_at", "preemptions", ["project", "at"])
-    op.create_index("ix_preemptions_at", "preemptions", ["at"])
+    index("preemptions", "ix_preemptions_preemptor", "preemptor")
+    index("preemptions", "ix_preemptions_project_at", "project", "at")
+    index("preemptions", "ix_preemptions_at", "at")

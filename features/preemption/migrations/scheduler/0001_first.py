@@ -1,9 +1,8 @@
 """The first migration of preemption in the database of schedulers: priority classes."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from bus.sql.schema import columns, table
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
@@ -12,4 +11,4 @@ down_revision = None
 def upgrade() -> None:
     text = sa.Text
     table("priority_classes", columns(text, "name"), columns(sa.Integer, "priority"), columns(text, "spec"))
-    op.create_index("priority_classes_priority", "priority_classes", ["priority"], unique=True)
+    index("priority_classes", "priority_classes_priority", "priority", unique=True)

@@ -142,13 +142,10 @@ async def snapshots(database_url: str, churn: ChurningClient) -> dict[int, list[
 @pytest.mark.soak
 @pytest.mark.services
 async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
-    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Settings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(test_churn, "BUILDS", BOOTS)
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
+    settings = servers.having(
         cells=("c1", "c2"),
         simulator={"hosts": 400, "build_time": "exponential:0.2"},
         state_dir=str(tmp_path),

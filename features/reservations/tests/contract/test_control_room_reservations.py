@@ -5,14 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.claims import Choice, ConsumerClaim
 from bus.queries import BuildsFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
 from features.reservations import pages
 from features.reservations.messages import (
     FILL_RESERVATION,
-    RESERVATION,
     RESERVATIONS,
     FillReservation,
     FindReservations,
@@ -21,15 +19,14 @@ from features.reservations.messages import (
     ReservationEditRequested,
     ReservationFilled,
     ReservationsFound,
-    choice_from,
-    slot_consumer,
 )
 from features.reservations.operations import ReservationOperations
-from features.reservations.tests.support.reservation_parts import filling
+from features.reservations.tests.support.reservation_parts import draw_from
 from placement_worker import Placement
-from tests.contract.test_control_room_builds import FLAVOR, NOTHING, STANDS
+from tests.contract.test_control_room_builds import NOTHING, STANDS
+from tests.support.decided_builds import FLAVOR
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
@@ -68,14 +65,7 @@ async def reserve(placement: Placement, number: int = 1, name: str = "season", c
 
 
 async def drawn(placement: Placement) -> None:
-    slot = slot_consumer(R1, 1)
-    claim = ConsumerClaim(
-        consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
-        type=RESERVATION, parts=filling(R1),
-    )  # fmt: skip
-    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
-    await placement.claims.claim_many([an_order(claim)])
-    await placement.claims.claim_many([an_order(drawing)])
+    await draw_from(placement, R1)
 
 
 async def stored(placement: Placement) -> dict[str, Reservation]:

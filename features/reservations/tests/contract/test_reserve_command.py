@@ -8,28 +8,24 @@ import pytest
 
 from berth.kit import BadSetting
 from berth.kit.testing import connected_as_commands
-from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
 from bus.requests import Flavor
 from bus.worker import Worker, answers
 from features.reservations import commands as reserve
 from features.reservations.messages import (
     FILL_RESERVATION,
-    RESERVATION,
     MakeReservation,
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
-    choice_from,
-    slot_consumer,
 )
 from features.reservations.operations import ReservationOperations
-from features.reservations.tests.support.reservation_parts import filling
+from features.reservations.tests.support.reservation_parts import draw_from
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_report
 from tests.support.placement_calls import report
 
 Reserve = Callable[..., Awaitable[str]]
@@ -109,14 +105,7 @@ async def draw(placement: Placement) -> str:
     await placement.of(ReservationOperations).edit(
         ReservationEditRequested(edit=MakeReservation(reservation=season))
     )
-    slot = slot_consumer(id_, 1)
-    claim = ConsumerClaim(
-        consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
-        type=RESERVATION, parts=filling(id_),
-    )  # fmt: skip
-    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
-    await placement.claims.claim_many([an_order(claim)])
-    await placement.claims.claim_many([an_order(drawing)])
+    await draw_from(placement, id_)
     return id_
 
 

@@ -69,7 +69,7 @@ class SharedMetalSite:
 
 
 async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
-    amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
+    servers: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_settings = worker_roles.roles_of
     further = [worker_roles.Role("metal", "c1", f"c1-metal-{number}") for number in range(2, 6)]
@@ -78,15 +78,7 @@ async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
     plan = SimPlan(step_time=Durations("constant", (6.0,)))
     ironic = Simulation(enrolled(NODES, now=clock.now()), plan=plan, clock=clock, listener=listener)
     count_writes(ironic, writes)
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
-        simulator={"hosts": 1},
-        ironic_api=ironic.url,
-        build_timeout=300.0,
-    )
+    settings = servers.having(simulator={"hosts": 1}, ironic_api=ironic.url, build_timeout=300.0)
     database = composition.database_of(settings, worker_roles.Role("conductor", "c1"))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(ironic.run())

@@ -1,17 +1,15 @@
 """The first migration of waiting: the queue of requests, and the schedulers that own them."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from bus.sql.schema import columns, table
+from bus.sql.schema import columns, index, table
 
 revision = "0001_first"
 down_revision = None
 
 
 def upgrade() -> None:
-    text, priority, cancelled = sa.Text, sa.text("priority DESC"), sa.text("cancelled <> ''")
-    new, evaluated = sa.text("kind = ''"), sa.text("kind <> ''")
+    text, evaluated = sa.Text, "kind <> ''"
     table(
         "queued",  # requests that were not evaluated (`kind` is empty), or that lack something
         columns(text, "request"),
@@ -39,29 +37,16 @@ def upgrade() -> None:
         columns(sa.Integer, "strikes", server_default="0"),
         keys=2,
     )
-    op.create_index(
-        "queued_cancelled", "queued", ["owner"], postgresql_where=cancelled, sqlite_where=cancelled
-    )
-    op.create_index("queued_owner", "queued", ["owner"], postgresql_where=evaluated, sqlite_where=evaluated)
-    op.create_index(
-        "queued_new",
-        "queued",
-        ["owner", "project", priority, "since", "request", "digest"],
-        postgresql_where=new,
-        sqlite_where=new,
-    )
-    op.create_index(
-        "queued_line",
-        "queued",
-        ["kind", priority, "since"],
-        postgresql_where=evaluated,
-        sqlite_where=evaluated,
-    )
+    index("queued", "queued_cancelled", "owner", where="cancelled <> ''")
+    index("queued", "queued_owner", "owner", where=evaluated)
+    of_project = ("owner", "project", "priority DESC", "since", "request", "digest")
+    index("queued", "queued_new", *of_project, where="kind = ''")
+    index("queued", "queued_line", "kind", "priority DESC", "since", where=evaluated)
     table("weights", columns(sa.String(255), "project"), columns(sa.Integer, "weight"))  # "": the default
     table("queued_builds", columns(text, "build", "request"))
-    op.create_index("queued_builds_request", "queued_builds", ["request"])
+    index("queued_builds", "queued_builds_request", "request")
     table("subjects", columns(text, "instance", "request"))  # at most one request of a subject waits
-    op.create_index("subjects_request", "subjects", ["request"])
+    index("subjects", "subjects_request", "request")
     table(
         "schedulers",
         columns(text, "owner"),

@@ -27,13 +27,9 @@ CHUNK = 2000  # published at once, faster than it can be placed
 @pytest.mark.soak
 @pytest.mark.parametrize("flood", [2000, 200_000])
 async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
-    flood: int, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+    flood: int, servers: Settings, tmp_path: Path
 ) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        cells=("c1",),
+    settings = servers.having(
         simulator={"hosts": 50 + flood // 64, "build_time": "constant:0.05"},
         state_dir=str(tmp_path),
         log_level="info",

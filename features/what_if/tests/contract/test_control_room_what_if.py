@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
-from bus.decisions import Record as DecisionRecord
+from bus.decisions import Decision, Removal
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
-from bus.requests import Flavor
 from bus.resources import FindProviders, ProvidersFound
 from bus.topics import PROVIDERS
 from bus.worker import Worker, answers
@@ -24,6 +22,7 @@ from features.what_if.messages import (
     WhatIf,
     WhatIfAnswered,
 )
+from tests.support.decided_builds import DECISION, FLAVOR
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
@@ -103,25 +102,6 @@ async def test_a_scheduler_that_does_not_answer_is_named() -> None:
     async with a_visited_room() as alone:
         assert "The scheduler does not answer: no consumer" in await alone.page("/what-if?vcpus=1")
 
-
-FLAVOR = Flavor(name="m<1>", vcpus=1, memory_mb=512, disk_gb=1)
-
-RECORD = DecisionRecord(
-    scales=(RecordedScale("ram", 1.0, 0.0, 10.0),),
-    hosts=(
-        RecordedHost(uid(1, "a"), "h1", (9.0,)),
-        RecordedHost(uid(2, "a"), "h2", (1.0,)),
-        RecordedHost(uid(3, "a"), "h3", (5.0,), "io_ops: too many builds"),
-    ),
-)
-
-DECISION = Decision(
-    considered=100,
-    removals=(Removal(constraint="zone z1", removed=60, left=40, hosts=("far1", "far2")),),
-    nearest=(NearMiss(host="far1", lacks="1 VCPU"),),
-    helps=("one more VCPU",),
-    record=RECORD,
-)
 
 NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 

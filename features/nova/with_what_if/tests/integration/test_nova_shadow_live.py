@@ -9,12 +9,12 @@ import aio_pika
 import pytest
 
 from bus.errors import Unavailable
-from bus.rabbit.foreign_publisher import ForeignPublisher
+from bus.rabbit.foreign.listener import ForeignListener
+from bus.rabbit.foreign.publisher import ForeignPublisher
 from bus.sql.database import Database
 from features.nova.tests.support.nova_notifications import asked, refused, selected, used
 from features.nova.with_what_if import shadow, shadow_store
 from features.nova.with_what_if.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
-from ironic_sync.extension import ForeignListener
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
@@ -101,7 +101,7 @@ async def test_a_stopped_shadow_does_not_fill_novas_rabbitmq(
     monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("ironic_sync.exchanges.PREFETCH", 0)
+    monkeypatch.setattr("bus.rabbit.foreign.listener.PREFETCH", 0)
     limits = {"most_messages": 100, **limits}
     listener = a_listener(amqp_url, bus_name, **limits)
     async with a_shadowed_nova(placement, store, has_scheduler=False, listener=listener) as world:

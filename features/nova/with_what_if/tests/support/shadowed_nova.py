@@ -11,6 +11,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
+from bus.rabbit.foreign.listener import ForeignListener, Gap, HandleBodies
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from features.nova.core.cloud import NovaCloud
@@ -20,7 +21,6 @@ from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.tests.support.nova_builders import a_cloud
 from features.nova.tests.support.nova_notifications import START
 from features.nova.with_what_if.shadow import ShadowedNova, nova_shadow
-from ironic_sync.extension import ForeignListener, Gap, HandleBodies
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.cloud_workers import a_scheduler

@@ -2,8 +2,8 @@
 
 from cell_conductor.builds import Builds
 from features.preemption.messages import Vacating
-from tests.contract.test_builds import BUILT, ONE, arrived, placed
-from tests.support.conductor_builders import CELL, Books, a_destroy_order, an_agent_report
+from tests.contract.test_builds import BUILT, ONE, arrived, check_that_destruction_is_repeated, placed
+from tests.support.conductor_builders import CELL, Books
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
@@ -16,14 +16,4 @@ async def test_the_order_to_destroy_a_shelved_victim_is_repeated_after_an_hour(
     """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
     await arrived(builds, BUILT, REQUEUED)
-    time.now += 601
-    await arrived(builds, *await builds.time_out())
-    assert await builds.resume() == []
-    time.now += 3599
-    assert await builds.resume() == []
-    time.now += 1
-    assert await builds.resume() == [a_destroy_order(ONE, 1)]
-    assert await builds.resume() == []
-    await arrived(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
-    time.now += 3600
-    assert await builds.resume() == []
+    await check_that_destruction_is_repeated(builds, time)

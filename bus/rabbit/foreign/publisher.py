@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import NoReturn
 
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractConnection
@@ -19,13 +19,11 @@ from bus.rabbit.connection import (
     answered,
     broker_url,
     cancelled_by_us,
-    dial,
-    hang_up,
-    open_channel,
     reason,
 )
 from bus.rabbit.fast_channels.channel import BulkChannel
 from bus.rabbit.fast_channels.frames import PERSISTENT, NotTaken, Post, Properties
+from bus.rabbit.foreign.connections import KeptChannel, ensure_exchange
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +54,7 @@ class ForeignPublisher:
         self._durable = durable
         self._limit = limit
         self._clock = clock or Clock()
-        self._connection: AbstractConnection | None = None
-        self._channel: BulkChannel | None = None
+        self._channel = KeptChannel(self._url, self._prepared)
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._added = asyncio.Event()
         self._is_dropping = False  # True: the log already has that messages are dropped
@@ -119,9 +116,7 @@ class ForeignPublisher:
                 await self._broke_off(problem)
 
     async def close(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
-            await hang_up(connection)
+        await self._channel.close()
 
     async def _publish_oldest(self) -> None:
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
@@ -141,20 +136,17 @@ class ForeignPublisher:
             self._waiting.popleft()
 
     async def _opened(self) -> BulkChannel:
-        if self._channel is not None and not self._channel.closed:
-            return self._channel
-        await self.close()
-        self._connection = await dial(self._url)
         try:
-            await ensure_exchange(self._connection, self._exchange, ExchangeType.TOPIC, durable=self._durable)
-            async with answered():
-                self._channel = await BulkChannel().open(self._connection, confirms=True)
+            return await self._channel.opened()
         except (*BROKEN, RequestRefused) as problem:
             await self._broke_off(problem)
-        assert self._channel is not None
-        return self._channel
 
-    async def _broke_off(self, problem: BaseException) -> None:
+    async def _prepared(self, connection: AbstractConnection) -> BulkChannel:
+        await ensure_exchange(connection, self._exchange, ExchangeType.TOPIC, durable=self._durable)
+        async with answered():
+            return await BulkChannel().open(connection, confirms=True)
+
+    async def _broke_off(self, problem: BaseException) -> NoReturn:
         if cancelled_by_us(problem) or not isinstance(problem, (*BROKEN, NotTaken, RequestRefused)):
             raise problem
         await self.close()
@@ -169,23 +161,3 @@ class ForeignPublisher:
             headers={},
         )
         return Post(self._exchange, key, body, properties, mandatory=False)
-
-
-async def ensure_exchange(
-    connection: AbstractConnection, name: str, kind: ExchangeType, **options: Any
-) -> None:
-    """Declare an exchange if it is missing; an existing one is used as it is. Raise RequestRefused if the
-    broker refuses.
-    """
-    channel = await open_channel(connection, confirms=False)
-    try:
-        async with answered():
-            await channel.get_exchange(name)
-    except RequestRefused as refused:
-        if refused.code != "NOT_FOUND":
-            raise
-        channel = await open_channel(connection, confirms=False)
-        async with answered():
-            await channel.declare_exchange(name, kind, **options)
-    async with answered():
-        await channel.close()

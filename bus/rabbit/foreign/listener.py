@@ -12,22 +12,20 @@ from typing import Any
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.broker_urls import place
-from bus.clock import Backoff, Clock
-from bus.errors import BrokerRefused, Unavailable
+from bus.clock import Clock
 from bus.rabbit.connection import (
     BROKEN,
     RequestRefused,
     answered,
     broker_url,
     cancelled_by_us,
-    dial,
-    hang_up,
     open_channel,
     plainly,
     queue_depth,
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
 from bus.rabbit.fast_channels.frames import Arrived
+from bus.rabbit.foreign.connections import KeptConnection, connected, declare_queue
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +71,7 @@ class ForeignListener:
     def __post_init__(self) -> None:
         self._url = broker_url(self.url, self.name)
         self._waiting = False  # True: the log already has that the exchange is missing
-        self._complaint = ""  # the last logged error of the broker
+        self._kept = KeptConnection(self._url, f"not subscribed {self.exchange}", self.clock)
         self._binding: AbstractChannel | None = None
         self._is_full = False  # True: the queue has reached `most_messages`
 
@@ -81,22 +79,15 @@ class ForeignListener:
         """Pass messages to `handle` in order, until cancelled. Call `gap` after each new subscription, or if
         the queue was full; `has_lost` then states whether messages may have been lost.
         """
-        backoff = Backoff(self.clock)
-        while True:
+
+        async def use(connection: AbstractConnection) -> None:
             try:
-                connection = await dial(self._url)
-                try:
-                    backoff = Backoff(self.clock)
-                    await self._attend(connection, handle, gap)
-                finally:
-                    self.subscribed, self._binding = False, None
-                    self.has_lost = True  # a transient exchange and its bindings are deleted with the broker
-                    await hang_up(connection)
-            except (Unavailable, BrokerRefused) as problem:
-                if str(problem) != self._complaint:
-                    log.warning("not subscribed %s: %s; trying again until it works", self.exchange, problem)
-                self._complaint = str(problem)
-            await backoff.pause()
+                await self._attend(connection, handle, gap)
+            finally:
+                self.subscribed, self._binding = False, None
+                self.has_lost = True  # a transient exchange and its bindings are deleted with the broker
+
+        await self._kept.run(use)
 
     async def _attend(self, connection: AbstractConnection, handle: HandleBodies, gap: Gap) -> None:
         loop = asyncio.get_running_loop()
@@ -132,12 +123,9 @@ class ForeignListener:
         if self.most_messages is not None:
             kind = {**kind, "x-max-length": self.most_messages}
         await self._check_length(connection)
-        channel = await open_channel(connection, confirms=False)
         try:
-            async with answered():
-                arguments = {**kind, "x-single-active-consumer": True}
-                await channel.declare_queue(self.queue, durable=True, arguments=arguments)
-                await channel.close()
+            arguments = {**kind, "x-single-active-consumer": True}
+            await declare_queue(connection, self.queue, arguments=arguments, durable=True)
         except RequestRefused as refused:
             if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
                 raise
@@ -150,12 +138,8 @@ class ForeignListener:
         """Return, by name, the number of messages in the given queues, without queues that do not exist or
         have a consumer. Raise Unavailable if the broker cannot be reached, BrokerRefused if it refuses.
         """
-        connection = await dial(self._url)
-        try:
-            with plainly(self._url):
-                found = {name: await queue_depth(connection, name) for name in queues}
-        finally:
-            await hang_up(connection)
+        async with connected(self._url) as connection:
+            found = {name: await queue_depth(connection, name) for name in queues}
         return {
             name: depth.messages for name, depth in found.items() if depth is not None and not depth.readers
         }
@@ -195,9 +179,9 @@ class ForeignListener:
                     self.made_by,
                 )
             return False
-        if self._waiting or self._complaint:
+        if self._waiting or self._kept.complaint:
             log.warning("subscribed the exchange %r at %s", self.exchange, place(self._url))
-        self._waiting, self._complaint = False, ""
+        self._waiting, self._kept.complaint = False, ""
         await self._check_length(connection)
         return True
 
