@@ -37,6 +37,7 @@ from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import Contended, Id, portions
 from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
+from features.moves.core.repeated import conflict_with_record, conflict_with_request
 from features.moves.core.start import (
     SEEKING,
     Barred,
@@ -66,10 +67,12 @@ from features.moves.messages import (
     DecidedMove,
     FindMoves,
     HandoverProgress,
+    MoveConflict,
     MovePlaced,
     MoveRefused,
     MoveRequested,
     MovesFound,
+    MoveStands,
 )
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
@@ -149,19 +152,21 @@ class MoveLookups:
         found = await self.find_moves(FindMoves(cell=cell, moves=tuple(moves), limit=len(moves)))
         return {stands.move: stands.build for stands in found.moves}
 
-    async def recorded(self, moves: Sequence[Id]) -> set[Id]:
-        """Return which of the given moves are recorded by a cell that answers."""
+    async def recorded(self, moves: Sequence[Id]) -> Mapping[Id, MoveStands]:
+        """Return those of the given moves that a cell which answers has recorded, by id."""
         if not moves:
-            return set()
+            return {}
         pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]
-        return set().union(*await together([self._recorded(*page) for page in pages]))
+        answers = await together([self._recorded(*page) for page in pages])
+        found = [stands for answer in answers for stands in answer]
+        # Of a move between cells, only the record of the destination cell has the digest of the request.
+        return {stands.move: stands for stands in sorted(found, key=lambda stands: bool(stands.content))}
 
-    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
+    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> Sequence[MoveStands]:
         try:
-            found = await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+            return (await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))).moves
         except (Unroutable, NoAnswer, AnswerRefused):
-            return set()
-        return {stands.move for stands in found.moves}
+            return ()
 
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()
@@ -361,7 +366,9 @@ UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell h
 MoveOutcome = MoveMessages | Retry | Poison
 
 Place = Callable[[Sequence[Order]], Awaitable[Sequence[events.End]]]
-StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
+# Stores refusals, and returns the parts of those that were stored before, by id.
+StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[Mapping[Id, DecisionParts]]]
+FirstOf = Callable[[Id], MoveRequested | None]  # returns the request for a move that waits, by the move's id
 
 PLANNED = Counter(
     "berth_scheduler_planned_moves",
@@ -387,6 +394,13 @@ class RequestedMove:
     def take(self, event: MoveEvent) -> None:
         self.state = step_of_start(self.state, event)
 
+    def take_recorded(self, stands: MoveStands) -> None:
+        """End a repeated request for a move that a cell has recorded: it is refused if its content differs
+        from that of the first request.
+        """
+        other = conflict_with_record(stands, self.asked)
+        self.take(() if other is None else (other,))
+
 
 class MovePlacing:
     """Carries out the steps of all moves of a batch together."""
@@ -399,6 +413,7 @@ class MovePlacing:
         self.undoing = MoveUndoing(scheduler, handovers)
         self._handovers = handovers
         self._store_refusals = store_refusals
+        self.firsts_of: list[FirstOf] = []  # of joins of other features that let moves wait
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         """Begin or refuse new moves, or let a fallback take them over. Return for each its messages, `Retry`
@@ -407,7 +422,7 @@ class MovePlacing:
         batch = [RequestedMove(request) for request in requests]
         for requested in batch:
             if self.scheduler.taken(requested.asked.move) is not None:  # a fallback has it already
-                requested.take(SeenThrough())
+                requested.take(self._repeated_wait(requested.asked))
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -419,7 +434,8 @@ class MovePlacing:
         await self.begin(new)
         for requested in new:
             if requested.state.taken is not None:
-                requested.take(SeenThrough())
+                others = requested.state.taken.messages
+                requested.take([each for each in others if isinstance(each, MoveConflict)])
         await self.finish(new)
         return [self._settled(requested) for requested in batch]
 
@@ -435,7 +451,8 @@ class MovePlacing:
             requested
         ) in crossing:  # a move between cells that has started continues, whatever the cells report
             if (order := known.get(requested.asked.move)) is not None:
-                requested.take(handover.begins(order))
+                other = conflict_with_record(order.placed, requested.asked)
+                requested.take(handover.begins(order) if other is None else (other,))
         open_ = [requested for requested in batch if requested.state.end is None]
         results = await self.lookups.look_up([requested.asked for requested in open_])
         unknown: dict[Id, NotYet] = {}
@@ -444,6 +461,11 @@ class MovePlacing:
                 unknown[requested.asked.move] = found
             else:
                 requested.take(found)
+        seen = [requested for requested in open_ if requested.state.end == ()]
+        recorded = await self.lookups.recorded([requested.asked.move for requested in seen])
+        for requested in seen:
+            if (stands := recorded.get(requested.asked.move)) is not None:
+                requested.take_recorded(stands)
         return [unknown.get(requested.asked.move) for requested in batch]
 
     async def begin(self, batch: Sequence[RequestedMove]) -> None:
@@ -473,7 +495,17 @@ class MovePlacing:
             refusals += [refusal_of(requested.asked, request, message) for message in messages]
             if requested.asked.plan and messages_of(requested):
                 PLANNED.labels(requested.asked.plan, "refused" if messages else "placed").inc()
-        await self._store_refusals(refusals)
+        before = await self._store_refusals(refusals)
+        for requested in batch if before else ():
+            decided = before.get(requested.asked.move, DecisionParts()).get(DecidedMove)
+            if decided is not None and (other := conflict_with_request(decided.request, requested.asked)):
+                requested.take((other,))
+
+    def _repeated_wait(self, asked: MoveRequested) -> MoveMessages:
+        """Return the messages about a repeated request for a move that waits."""
+        firsts = [first for first_of in self.firsts_of if (first := first_of(asked.move)) is not None]
+        others = [conflict_with_request(first, asked) for first in firsts]
+        return [other for other in others if other is not None]
 
     def _settled(self, requested: RequestedMove) -> MoveOutcome:
         if requested.state.end is None:
@@ -621,8 +653,8 @@ class MovePlacing:
         recorded = await self.lookups.recorded([move for move in moves if move not in silent])
         for requested in batch:
             move = requested.asked.move
-            if move in recorded:
-                requested.take(())
+            if (stands := recorded.get(move)) is not None:
+                requested.take_recorded(stands)
             elif (
                 move in silent or self.scheduler.retries.retried_for(move) < self.scheduler.undeliverable_for
             ):
@@ -654,8 +686,8 @@ class MovePlacing:
         """
         recorded = await self.lookups.recorded([requested.asked.move for requested, _ in going])
         for requested, start in going:
-            if requested.asked.move in recorded:
-                requested.take(())
+            if (stands := recorded.get(requested.asked.move)) is not None:
+                requested.take_recorded(stands)
             else:
                 requested.take((start.placed(None, None) if start.seeks else start.stays(),))
 

@@ -19,6 +19,7 @@ from bus import protocol
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,
+    MoveConflict,
     MoveEnded,
     MoveProgress,
     MoveRefused,
@@ -141,6 +142,7 @@ REST = RestPart(
     ends={
         MoveEnded: EndRule(request=_of_move, subject=_of_move),
         MoveRefused: EndRule(request=_of_move, subject=_of_move, has_record=True),
+        MoveConflict: EndRule(request=_of_move, subject=_of_move, repeats=True),
         MoveProgress: EndRule(request=_of_move, subject=_of_move, repeats=True, is_end=_is_result),
     },
 )

@@ -9,6 +9,7 @@ from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.messages import (
     FIND_MOVES,
     FIND_PLANS,
+    MOVE_CONFLICT,
     MOVE_ENDED,
     MOVE_HALF,
     MOVE_HANDOVER,
@@ -19,6 +20,7 @@ from features.moves.messages import (
     START_PLAN,
     STOP_PLAN,
     FindMoves,
+    MoveConflict,
     MovePlaced,
     MoveRefused,
     MoveRequested,
@@ -61,12 +63,12 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
             asks=(FIND_MOVES,),
-            announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
+            announces=frozenset({MovePlaced, MoveRefused, MoveConflict, MoveRequested}),
             consumes=[
                 on_many(
                     MOVE_REQUESTED,
                     placing.place_many,
-                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_CONFLICT, MOVE_HANDOVER],
                     on_unroutable=placing.undoing.undo_placed,
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,

@@ -8,5 +8,8 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 def part(needs: SchedulerNeeds, settings: object) -> SchedulerPart:
     store = needs.of(WaitingStore)
-    store.add_purpose(WaitingMoves(store, needs.of(MovePlacing)))
+    placing = needs.of(MovePlacing)
+    moves = WaitingMoves(store, placing)
+    store.add_purpose(moves)
+    placing.firsts_of.append(moves.first_of)
     return SchedulerPart()
