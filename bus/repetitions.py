@@ -4,15 +4,15 @@ A repetition of the same content is answered like the first request. A repetitio
 refused (`BuildConflict`), and does not change the first request.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, get_args, get_type_hints
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar, get_args, get_type_hints
 from zlib import crc32
 
 import msgspec
 
 from bus.messages import BuildConflict, BuildRequested
 from bus.parts import TYPES, Parts
-from bus.vocabulary import Id, cause_of
+from bus.vocabulary import Id, Message, cause_of
 
 # Fields that a repetition may have with other values. Each instance is compared for itself, and a waiting
 # request loses the instances that ended before.
@@ -20,12 +20,16 @@ DELIVERY = frozenset({"instances", "at_least", "reply_to", "strict", "unknown_fi
 CONFLICT = "conflict"  # code of a refused repetition in a result of the REST API
 NO_CELL = "-"  # in a conflict that a scheduler noticed
 _SCHEME = 8  # characters at the start of a digest
-_COMPARED = tuple([name for name in BuildRequested.__struct_fields__ if name not in DELIVERY])
+
+Request = TypeVar("Request", bound=Message)
 
 
-def differing(first: BuildRequested, second: BuildRequested) -> tuple[str, ...]:
-    """Return the names of the fields in which the contents of two requests differ."""
-    return tuple([name for name in _COMPARED if getattr(first, name) != getattr(second, name)])
+def differing(first: Request, second: Request, delivery: frozenset[str] = DELIVERY) -> tuple[str, ...]:
+    """Return the names of the fields in which the contents of two requests differ; the fields `delivery` are
+    no content.
+    """
+    names = [name for name in first.__struct_fields__ if name not in delivery]
+    return tuple([name for name in names if getattr(first, name) != getattr(second, name)])
 
 
 def refused_repetition(first: BuildRequested, second: BuildRequested) -> BuildConflict | None:
@@ -35,11 +39,11 @@ def refused_repetition(first: BuildRequested, second: BuildRequested) -> BuildCo
     return conflict(first.request, first.instances, fields, second.reply_to)
 
 
-def scheme_of(*more: str) -> str:
-    """Return the start of digests. Digests with different starts cannot be compared: the releases or features
-    that made them know other fields, or the texts `more` differ.
+def scheme_of(*more: str, kind: type[Message] = BuildRequested) -> str:
+    """Return the start of digests of requests of this type. Digests with different starts cannot be compared:
+    the releases or features that made them know other fields, or the texts `more` differ.
     """
-    described = "\n".join([*sorted(set(_described(BuildRequested, set()))), *more])
+    described = "\n".join([*sorted(set(_described(kind, set()))), *more])
     return f"{crc32(described.encode()):0{_SCHEME}x}"
 
 
@@ -71,8 +75,12 @@ def conflict(
     request: Id, instances: tuple[Id, ...], fields: tuple[str, ...], reply_to: str, *, cell: str = NO_CELL
 ) -> BuildConflict:
     """Return the refusal of a request whose id, or instances, belong to a request with other content."""
-    differ = f"{', '.join(fields)} differ" if len(fields) > 1 else f"{', '.join(fields)} differs"
-    return refusal(request, instances, differ, reply_to, cell=cell, fields=fields)
+    return refusal(request, instances, in_words(fields), reply_to, cell=cell, fields=fields)
+
+
+def in_words(fields: Sequence[str]) -> str:
+    """Return a phrase that says which fields differ."""
+    return f"{', '.join(fields)} {'differ' if len(fields) > 1 else 'differs'}"
 
 
 def refusal(

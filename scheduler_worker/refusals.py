@@ -8,6 +8,7 @@ from prometheus_client import Counter
 from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
+from bus.parts import DecisionParts
 from bus.repetitions import conflict, differing
 from bus.sql.database import Database
 from bus.vocabulary import Id, Message
@@ -59,11 +60,14 @@ class RefusalRecords:
             for request, messages in ended
         ]
 
-    async def add(self, refusals: Sequence[decisions.StoredRefusal]) -> None:
-        """Store why requests of features, such as moves, were refused."""
-        if refusals:
-            async with self._database.write() as tx:
-                await decisions.add_refusals(tx, refusals, self._clock.now())
+    async def add(self, refusals: Sequence[decisions.StoredRefusal]) -> Mapping[Id, DecisionParts]:
+        """Store why requests of features, such as moves, were refused. Return, by id, the parts of the
+        decisions that were stored before.
+        """
+        if not refusals:
+            return {}
+        async with self._database.write() as tx:
+            return await decisions.add_refusals(tx, refusals, self._clock.now())
 
 
 def _judged(request: BuildRequested, message: Message, before: Mapping[Id, BuildRequested]) -> Message:

@@ -57,9 +57,9 @@ class ClientResults:
         self._problem: Exception | None = None
         self.publishing: asyncio.Task[None] | None = None
 
-    async def publish(self, publishing: Awaitable[None]) -> None:
+    async def publish(self, publish: Callable[[Made], Awaitable[None]], results: Made) -> None:
         try:
-            await publishing
+            await publish(results)
         except Exception as problem:
             self._problem = problem
 
@@ -244,7 +244,7 @@ class ServedRow(ABC):
             await self._publish(made)
             return None
         for_clients = ClientResults(results)
-        publish = for_clients.publish(self._publish(results))
+        publish = for_clients.publish(self._publish, results)
         if spawn is None:
             await publish
         else:

@@ -127,7 +127,9 @@ class MoveStore(CourseStore):
         orders = {id_: order for id_, event in events.items() if (order := _order(event)) is not None}
         found = await ended_moves(tx, {order.move for order in orders.values()} - last)
         return {
-            id_: MoveEndedBefore(found[order.move]) for id_, order in orders.items() if order.move in found
+            id_: MoveEndedBefore(found[order.move], order)
+            for id_, order in orders.items()
+            if order.move in found
         }
 
     def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:

@@ -31,7 +31,7 @@ from features.moves.core.start import (
     stuck,
     unready,
 )
-from features.moves.messages import FindMoves, MoveRequested, MovesFound
+from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveStands
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, place_of, providers_of, together
 
 BUILDS_ASKED = 100  # build ids in one query to a cell
@@ -86,19 +86,21 @@ class MoveLookups:
         found = await self.find_moves(FindMoves(cell=cell, moves=tuple(moves), limit=len(moves)))
         return {stands.move: stands.build for stands in found.moves}
 
-    async def recorded(self, moves: Sequence[Id]) -> set[Id]:
-        """Return which of the given moves are recorded by a cell that answers."""
+    async def recorded(self, moves: Sequence[Id]) -> Mapping[Id, MoveStands]:
+        """Return those of the given moves that a cell which answers has recorded, by id."""
         if not moves:
-            return set()
+            return {}
         pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]
-        return set().union(*await together([self._recorded(*page) for page in pages]))
+        answers = await together([self._recorded(*page) for page in pages])
+        found = [stands for answer in answers for stands in answer]
+        # Of a move between cells, only the record of the destination cell has the digest of the request.
+        return {stands.move: stands for stands in sorted(found, key=lambda stands: bool(stands.content))}
 
-    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
+    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> Sequence[MoveStands]:
         try:
-            found = await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+            return (await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))).moves
         except (Unroutable, NoAnswer, AnswerRefused):
-            return set()
-        return {stands.move for stands in found.moves}
+            return ()
 
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()

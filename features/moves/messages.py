@@ -136,6 +136,7 @@ class MovePlaced(CellMove, frozen=True, kw_only=True):
     steps: Count = 0
     note: Cause = ""
     plan: MovePlan = ""
+    content: Text = ""  # digest of the request's content; empty: unknown
 
 
 class MoveRefused(MoveMessage, frozen=True, kw_only=True):
@@ -145,6 +146,19 @@ class MoveRefused(MoveMessage, frozen=True, kw_only=True):
     reason: Cause
     code: Text = ""  # code of the reason (docs/reasons.md)
     decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class MoveConflict(Message, frozen=True, kw_only=True):
+    """A repeated move request is refused, because the first request with its id has other content. The first
+    move does not change.
+    """
+
+    move: Id
+    build: Id  # the instance that the repeated request names; the first move does not end with this message
+    cell: Word  # the cell that noticed the conflict; "-": a scheduler
+    reason: Cause
+    fields: ShortList[Text] = ()  # names of fields that differ, as far as they are known
     reply_to: ReplyTo = ""
 
 
@@ -297,6 +311,7 @@ class MoveStands(CellMove, frozen=True, kw_only=True):
     decision: Decision = Decision()
     note: Cause = ""
     in_cell: Text = ""  # the other cell of a move between cells: query it for its part; empty: one cell only
+    content: Text = ""  # digest of the request's content; empty: unknown
 
     @property
     def towards(self) -> str:
@@ -474,6 +489,9 @@ MOVE_REQUESTED = Topic("move.requested", MoveRequested,
 MOVE_PLACED = Topic("move.placed.{cell}", MovePlaced, "the destination of a move, with its claim",
     "scheduler", CONDUCTOR, direct="handled")
 MOVE_REFUSED = outcome("move.refused", MoveRefused, "a move was refused, with the reason", "scheduler")
+MOVE_CONFLICT = outcome("move.conflict.{cell}", MoveConflict,
+    "a repeated move request is refused: the first request with its id has other content",
+    "scheduler, conductor")
 MOVE_STEER = Topic("move.steer.{cell}", MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     CONDUCTOR)
 MOVE_PROGRESS = outcome("move.progressed.{cell}", MoveProgress,

@@ -4,7 +4,7 @@ A move has started when its claim is stored. If its cell has not recorded it, th
 from the allocations of the claim and published again.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -17,6 +17,7 @@ from bus.parts import DecisionParts
 from bus.vocabulary import Id
 from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
+from features.moves.core.repeated import conflict_with_record, conflict_with_request
 from features.moves.core.start import (
     Barred,
     MoveEvent,
@@ -24,7 +25,6 @@ from features.moves.core.start import (
     MoveStart,
     MoveState,
     NotYet,
-    SeenThrough,
     Stopped,
     asked_by,
     no_conductor_reason,
@@ -34,7 +34,14 @@ from features.moves.core.start import (
 )
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
-from features.moves.messages import DecidedMove, MovePlaced, MoveRefused, MoveRequested
+from features.moves.messages import (
+    DecidedMove,
+    MoveConflict,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+    MoveStands,
+)
 from features.moves.started_claims import claims_of_started
 from features.moves.undoing import MoveUndoing
 from scheduler_worker.extension import (
@@ -56,7 +63,9 @@ UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell h
 MoveOutcome = MoveMessages | Retry | Poison
 
 Place = Callable[[Sequence[Order]], Awaitable[Sequence[events.End]]]
-StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
+# Stores refusals, and returns the parts of those that were stored before, by id.
+StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[Mapping[Id, DecisionParts]]]
+FirstOf = Callable[[Id], MoveRequested | None]  # returns the request for a move that waits, by the move's id
 
 PLANNED = Counter(
     "berth_scheduler_planned_moves",
@@ -82,6 +91,13 @@ class RequestedMove:
     def take(self, event: MoveEvent) -> None:
         self.state = step_of_start(self.state, event)
 
+    def take_recorded(self, stands: MoveStands) -> None:
+        """End a repeated request for a move that a cell has recorded: it is refused if its content differs
+        from that of the first request.
+        """
+        other = conflict_with_record(stands, self.asked)
+        self.take(() if other is None else (other,))
+
 
 class MovePlacing:
     """Carries out the steps of all moves of a batch together."""
@@ -94,6 +110,7 @@ class MovePlacing:
         self.undoing = MoveUndoing(scheduler, handovers)
         self._handovers = handovers
         self._store_refusals = store_refusals
+        self.firsts_of: list[FirstOf] = []  # of joins of other features that let moves wait
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         """Begin or refuse new moves, or let a fallback take them over. Return for each its messages, `Retry`
@@ -102,7 +119,7 @@ class MovePlacing:
         batch = [RequestedMove(request) for request in requests]
         for requested in batch:
             if self.scheduler.taken(requested.asked.move) is not None:  # a fallback has it already
-                requested.take(SeenThrough())
+                requested.take(self._repeated_wait(requested.asked))
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -114,7 +131,8 @@ class MovePlacing:
         await self.begin(new)
         for requested in new:
             if requested.state.taken is not None:
-                requested.take(SeenThrough())
+                others = requested.state.taken.messages
+                requested.take([each for each in others if isinstance(each, MoveConflict)])
         await self.finish(new)
         return [self._settled(requested) for requested in batch]
 
@@ -130,7 +148,8 @@ class MovePlacing:
             requested
         ) in crossing:  # a move between cells that has started continues, whatever the cells report
             if (order := known.get(requested.asked.move)) is not None:
-                requested.take(handover.begins(order))
+                other = conflict_with_record(order.placed, requested.asked)
+                requested.take(handover.begins(order) if other is None else (other,))
         open_ = [requested for requested in batch if requested.state.end is None]
         results = await self.lookups.look_up([requested.asked for requested in open_])
         unknown: dict[Id, NotYet] = {}
@@ -139,6 +158,11 @@ class MovePlacing:
                 unknown[requested.asked.move] = found
             else:
                 requested.take(found)
+        seen = [requested for requested in open_ if requested.state.end == ()]
+        recorded = await self.lookups.recorded([requested.asked.move for requested in seen])
+        for requested in seen:
+            if (stands := recorded.get(requested.asked.move)) is not None:
+                requested.take_recorded(stands)
         return [unknown.get(requested.asked.move) for requested in batch]
 
     async def begin(self, batch: Sequence[RequestedMove]) -> None:
@@ -168,7 +192,17 @@ class MovePlacing:
             refusals += [refusal_of(requested.asked, request, message) for message in messages]
             if requested.asked.plan and messages_of(requested):
                 PLANNED.labels(requested.asked.plan, "refused" if messages else "placed").inc()
-        await self._store_refusals(refusals)
+        before = await self._store_refusals(refusals)
+        for requested in batch if before else ():
+            decided = before.get(requested.asked.move, DecisionParts()).get(DecidedMove)
+            if decided is not None and (other := conflict_with_request(decided.request, requested.asked)):
+                requested.take((other,))
+
+    def _repeated_wait(self, asked: MoveRequested) -> MoveMessages:
+        """Return the messages about a repeated request for a move that waits."""
+        firsts = [first for first_of in self.firsts_of if (first := first_of(asked.move)) is not None]
+        others = [conflict_with_request(first, asked) for first in firsts]
+        return [other for other in others if other is not None]
 
     def _settled(self, requested: RequestedMove) -> MoveOutcome:
         if requested.state.end is None:
@@ -316,8 +350,8 @@ class MovePlacing:
         recorded = await self.lookups.recorded([move for move in moves if move not in silent])
         for requested in batch:
             move = requested.asked.move
-            if move in recorded:
-                requested.take(())
+            if (stands := recorded.get(move)) is not None:
+                requested.take_recorded(stands)
             elif (
                 move in silent or self.scheduler.retries.retried_for(move) < self.scheduler.undeliverable_for
             ):
@@ -349,8 +383,8 @@ class MovePlacing:
         """
         recorded = await self.lookups.recorded([requested.asked.move for requested, _ in going])
         for requested, start in going:
-            if requested.asked.move in recorded:
-                requested.take(())
+            if (stands := recorded.get(requested.asked.move)) is not None:
+                requested.take_recorded(stands)
             else:
                 requested.take((start.placed(None, None) if start.seeks else start.stays(),))
 

@@ -25,6 +25,7 @@ from berth.kit import (
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,
+    MoveConflict,
     MoveEnded,
     MoveProgress,
     MoveRefused,
@@ -144,6 +145,7 @@ PART = RestPart(
     ends={
         MoveEnded: EndRule(request=_of_move, subject=_of_move),
         MoveRefused: EndRule(request=_of_move, subject=_of_move, has_record=True),
+        MoveConflict: EndRule(request=_of_move, subject=_of_move, repeats=True),
         MoveProgress: EndRule(request=_of_move, subject=_of_move, repeats=True, is_end=_is_result),
     },
 )

@@ -9,12 +9,14 @@ from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FIND_MOVES,
+    MOVE_CONFLICT,
     MOVE_HALF,
     MOVE_HANDOVER,
     MOVE_PLACED,
     MOVE_REFUSED,
     MOVE_REQUESTED,
     FindMoves,
+    MoveConflict,
     MovePlaced,
     MoveRefused,
     MoveRequested,
@@ -64,12 +66,12 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
             asks=(FIND_MOVES,),
-            announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
+            announces=frozenset({MovePlaced, MoveRefused, MoveConflict, MoveRequested}),
             consumes=[
                 on_many(
                     MOVE_REQUESTED,
                     placing.place_many,
-                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_CONFLICT, MOVE_HANDOVER],
                     on_unroutable=placing.undoing.undo_placed,
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from bus.claims import Held, Retired
 from bus.context import stored_context
 from bus.repetitions import refused_repetition
-from bus.vocabulary import Id
+from bus.vocabulary import Id, Message
 from features.waiting.core.waiting_request import with_instances
 from features.waiting.messages import wait_of
 from features.waiting.reasons import decision_of, waits_of
@@ -120,10 +120,15 @@ class Arrivals:
         elsewhere_by_id = await self._store.stored_elsewhere(others) if others else {}
         for index, (entry, _) in entries:
             first = self._store.requests.get(entry.request) or elsewhere_by_id.get(entry.request)
-            refused = None if first is None else refused_repetition(first.message, entry.message)
+            refused = None if first is None else self._conflict(first, entry)
             if refused is not None and answers[index] is _TAKEN:
                 answers[index] = TakenOver(None, (refused,))
         return answers
+
+    def _conflict(self, first: QueuedRequest, again: QueuedRequest) -> Message | None:
+        if again.subject is None:
+            return refused_repetition(first.message, again.message)
+        return self._store.purpose_of(again).conflict(first, again)
 
     async def _known(self, orders: Sequence[Order]) -> list[set[Id]]:
         """Return the instances of each order that an earlier delivery has placed or ended."""

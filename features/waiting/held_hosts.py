@@ -29,7 +29,7 @@ class HeldHosts(Narrowing):
         self.fitting = FittingHosts(
             hosts.source, options.policy, hosts.now, orders.alternatives_of, self.sizes.of_request
         )
-        self.queues = WaitingQueues(self.fitting, share, self._has_chance)
+        self.queues = WaitingQueues(self.fitting, share, self._has_chance, self._passed)
         self.requests: dict[Id, QueuedRequest] = {}
         self.starts = StartEstimates(hosts.clock)
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
@@ -122,6 +122,13 @@ class HeldHosts(Narrowing):
         if entry is None or start is None:
             return True
         return start.p50 * start.p50 / start.p90 < entry.until - self._clock.now()
+
+    def _passed(self, request: Id) -> float:
+        """Return which part of its waiting time has passed for a waiting request."""
+        entry = self.requests.get(request)
+        if entry is None or entry.until <= entry.since:
+            return 0.0
+        return (self._clock.now() - entry.since) / (entry.until - entry.since)
 
 
 def contender_of(order: Order, now: float) -> Contender:

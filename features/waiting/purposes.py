@@ -34,6 +34,9 @@ class WaitingPurpose(WaitEvaluator, Protocol):
     def refused_for(self, order: Order, first: Id) -> Order:
         """Return an order as failed, because the request `first` waits for the same instance."""
 
+    def conflict(self, first: QueuedRequest, again: QueuedRequest) -> Message | None:
+        """Return the refusal of the request `again` if the stored request with its id has other content."""
+
     def can_read(self, subject: Subject) -> bool:
         """Return whether the stored data of a subject can be read."""
 

@@ -149,7 +149,7 @@ class RequestBacklog:
     def get_nowait(self) -> Delivery | None:
         if self._unusual:
             return self._unusual.popleft()
-        if self._is_backlogged and (self._is_full or (self._is_light and not self._is_light_next)):
+        if self._is_full or (self._is_backlogged and self._is_light and not self._is_light_next):
             return None
         return self._pop()
 

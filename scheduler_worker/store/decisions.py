@@ -44,6 +44,7 @@ _REQUESTS_OF = sql("""
     SELECT b.build, d.message FROM {n: build str} JOIN decided_builds b ON b.build = n.build
     JOIN decisions d ON d.id = b.decision
 """)
+_PARTS_OF = sql("SELECT d.id, d.parts FROM {n: id str} JOIN decisions d ON d.id = n.id")
 _BUILDS = sql("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
 _PRUNE = deletes_oldest("decisions", "id")
 _PRUNE_BUILDS = sql(
@@ -105,8 +106,12 @@ class StoredRefusal(NamedTuple):
     parts: DecisionParts
 
 
-async def add_refusals(tx: Transaction, refusals: Iterable[StoredRefusal], at: float) -> None:
-    """Store the decisions about refused requests of features; stored decisions are not changed."""
+async def add_refusals(
+    tx: Transaction, refusals: Iterable[StoredRefusal], at: float
+) -> Mapping[Id, DecisionParts]:
+    """Store the decisions about refused requests of features; stored decisions are not changed. Return, by
+    id, the parts of the decisions that were stored before.
+    """
     rows = {
         each.id: (
             *(each.id, each.id),
@@ -115,7 +120,11 @@ async def add_refusals(tx: Transaction, refusals: Iterable[StoredRefusal], at: f
         )
         for each in refusals
     }
-    await _INSERT(tx, [rows[id_] for id_ in sorted(rows)], at=at)
+    new = {row["id"] for row in await _INSERT(tx, [rows[id_] for id_ in sorted(rows)], at=at)}
+    if not (known := sorted(rows.keys() - new)):
+        return {}
+    stored = await _PARTS_OF(tx, [(id_,) for id_ in known])
+    return {row["id"]: _parts(row["parts"]) for row in stored if row["parts"]}
 
 
 def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tuple[str, str, str, str]:

@@ -66,7 +66,7 @@ def test_a_message_handed_over_in_memory_is_not_the_only_record_of_its_cause(wor
 PERMITTED = {
     "conductor": (
         "agent.build agent.destroy agent.report agent.move agent.moved build.ended build.deleted"
-        " build.conflict"
+        " build.conflict move.conflict"
         " build.adopted build.vacate build.preempted move.progressed move.ended move.half host.failed",
         "build.placed build.delete build.end build.vacate build.adopt build.reshaped move.placed move.steer"
         " move.handover agent.moved agent.report",

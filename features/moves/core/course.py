@@ -48,7 +48,8 @@ from features.moves.core.phases import (
     move_in_progress,
     of_kernel,
 )
-from features.moves.messages import HandoverProgress, MovePlaced, MoveReported, MoveSteered
+from features.moves.core.repeated import conflict_of_orders
+from features.moves.messages import HandoverProgress, MoveConflict, MovePlaced, MoveReported, MoveSteered
 
 LATER = 5.0  # seconds before a retry if the build is in another move
 
@@ -63,9 +64,12 @@ class MovesCourse(Course):
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
     ) -> tuple[Build | None, Effects] | None:
         if isinstance(event, MoveEndedBefore):
-            return build, end_messages(event.move)
+            refused = conflict_of_orders(event.move.placed, event.again, event.again.cell)
+            return build, end_messages(event.move) if refused is None else (refused,)
         if build is None:
             return _unknown(event, now, limits)
+        if (refused := _conflict(build, event)) is not None:
+            return build, (refused,)
         if why := _postpone_reason(build, event):
             raise Postponed(LATER, why)
         if move_in_progress(build.parts) is None:
@@ -95,6 +99,16 @@ class MovesCourse(Course):
 
     def overdue_reports(self, build: Build) -> Effects:
         return (phases.overdue_report(build),) if move_in_progress(build.parts) is not None else ()
+
+
+def _conflict(build: Build, event: Any) -> MoveConflict | None:
+    """Return the refusal of the order of a repeated request with other content than the request of the
+    build's last move; None for other events.
+    """
+    last = last_move(build)
+    if not isinstance(event, MovePlaced) or last is None or last.id != event.move:
+        return None
+    return conflict_of_orders(last.placed, event, event.cell)
 
 
 def _postpone_reason(build: Build, event: Any) -> str:

@@ -199,6 +199,7 @@ class MoveEndedBefore(msgspec.Struct, frozen=True):
     """The event that the scheduler's order of an ended move, which is not the build's last, is repeated."""
 
     move: BuildMove
+    again: MovePlaced  # the repeated order
 
 
 def last_move(build: Build | None) -> BuildMove | None:
@@ -330,6 +331,7 @@ def move_state(move: BuildMove) -> MoveStands:
         ended=move.ended,
         note=move.placed.note,
         in_cell=move.elsewhere,
+        content=move.placed.content,
     )
 
 

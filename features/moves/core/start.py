@@ -19,8 +19,16 @@ from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider, is_bare_metal
 from bus.vocabulary import Allocations, Id, Message, cause_of
+from features.moves.core.repeated import content_of
 from features.moves.messages import SEEKING as SEEKING
-from features.moves.messages import HandoverProgress, MoveKind, MovePlaced, MoveRefused, MoveRequested
+from features.moves.messages import (
+    HandoverProgress,
+    MoveConflict,
+    MoveKind,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+)
 from scheduler_worker.extension import (
     CANCELLED,
     CANCELLED_CODE,
@@ -157,6 +165,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             shared=self._shared(chosen),
             note=asked.note,
             plan=asked.plan,
+            content=content_of(asked),
         )
 
     def _may_follow(self, alternate: Selection, chosen: Selection | None) -> bool:
@@ -424,7 +433,7 @@ def asked_by(start: MoveStart) -> tuple[BuildRequested, MovePurpose]:
 # names the move's id or, without a claim, by retiring this id.
 
 
-MoveMessages = Sequence[MovePlaced | MoveRefused | HandoverProgress]
+MoveMessages = Sequence[MovePlaced | MoveRefused | MoveConflict | HandoverProgress]
 MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 

@@ -9,12 +9,18 @@ Later requests may use every other host. So that few hosts are kept free:
 - the requests of one project together reserve at most a share of all hosts (at least one host);
 - all requests together reserve at most MOST_HELD of all hosts, or that share if it is larger;
 - no request reserves the last host of a zone that requests of other classes name.
+
+The share of a project would let later requests overtake a request that needs more hosts forever. So one such
+request at a time, the first one, exceeds the share: it reserves hosts for a number of instances that grows
+with the time that it has waited, and for all of them when ALL_AFTER of its waiting time has passed. What
+exceeds the share does not count for other requests, and the request reserves at most MOST_HELD of all hosts.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import ceil
 from operator import itemgetter
 from typing import Protocol
 
@@ -32,6 +38,8 @@ Roots = Collection[Root]
 MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
 MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
 MOST_HELD = 0.5  # share of all hosts that the waiting requests of all projects together may reserve
+ALL_AFTER = 0.5  # part of its waiting time after which a request reserves hosts for all of its instances
+GROWTH_SECONDS = 5.0  # seconds after which a request that exceeds the share reserves further hosts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +57,11 @@ class Prospect:
     def fits_at_most(self) -> float:
         """Return how many instances would fit on all of these hosts together if they were empty."""
         return float(np.maximum(self.capacities, 1.0).sum())
+
+    def fewest_hosts(self, instances: int) -> int:
+        """Return how many of these hosts are needed at least for a number of instances that fit on all."""
+        largest = np.sort(np.maximum(self.capacities, 1.0))[::-1]
+        return int(np.searchsorted(np.cumsum(largest), instances)) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,7 @@ class ReservingCloud(Protocol):
 
 
 HasChance = Callable[[Id], bool]  # returns whether a waiting request has a chance to start before its end
+Passed = Callable[[Id], float]  # returns which part of its waiting time has passed for a request
 
 
 class ReservedHosts:
@@ -117,12 +131,18 @@ class ReservedHosts:
         self.own: dict[Root, HostReservation] = {}
         self.elsewhere: dict[Root, StoredHold] = {}
         self._share = share
+        self._grows_at: float | None = None  # when a request may reserve further hosts without a change
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a request may reserve further hosts because of the time that has passed."""
+        return self._grows_at is not None and now >= self._grows_at
 
     def renew(
         self,
         queues: Sequence[tuple[Rank, ReservingQueue]],
         cloud: ReservingCloud,
         has_chance: HasChance,
+        passed: Passed,
         now: float,
     ) -> list[Root]:
         """Reserve hosts for the first request of each class, given with its rank. Return the hosts whose
@@ -131,7 +151,9 @@ class ReservedHosts:
         limits = _Limits(cloud, self._share, self.elsewhere, [queue for _, queue in queues])
         chances = [(rank, queue) for rank, queue in queues if has_chance(rank.request)]
         seeking = _seeking(sorted(chances, key=itemgetter(0)), limits, self.own)
-        before, self.own = self.own, _reservations(seeking, limits, self.own, now)
+        before = self.own
+        self.own, grows = _reservations(seeking, limits, before, passed, now)
+        self._grows_at = now + GROWTH_SECONDS if grows else None
         return [root for root, old in before.items() if self.own.get(root) != old]
 
     def set_elsewhere(self, reserved: Mapping[Root, StoredHold]) -> list[Root]:
@@ -177,7 +199,7 @@ class _Limits:
         self._by_zone = cloud.hosts_by_zone()
         hosts = sum(self._by_zone.values())
         self._most = max(int(share * hosts), 1)
-        self._together = max(int(max(share, MOST_HELD) * hosts), 1) - len(elsewhere)
+        self._most_together = max(int(max(share, MOST_HELD) * hosts), 1)
         self._left = Counter(
             {zone: several for zone, several in self._by_zone.items() if zone in self._named}
         )
@@ -189,12 +211,19 @@ class _Limits:
         have reserved for its project, those for requests before this one count. A request that boots nothing
         has no project here, and no limit of a project: it reserves one host.
         """
-        together = self._together - self._own.total()
+        together = self._most_together - len(self._elsewhere) - self._own.total()
         if not rank.project:
             return together
         others = [other for other in self._elsewhere.values() if not other.purpose]
         elsewhere = sum(other.project == rank.project and other.key < rank.key for other in others)
         return min(self._most - elsewhere - self._own[rank.project], together)
+
+    def most_alone(self, rank: Rank) -> int:
+        """Return how many hosts a request may reserve if it exceeds the share of its project; 0 if an earlier
+        request of another scheduler exceeds its own.
+        """
+        earlier = Counter(other.request for other in self._elsewhere.values() if other.key < rank.key)
+        return 0 if max(earlier.values(), default=0) > self._most else self._most_together
 
     def permits(self, root: Root, rank: Rank, zone: str) -> bool:
         """Return False if a host is reserved by another scheduler for a request before this one, or if it is
@@ -225,16 +254,33 @@ class _Seeking:
         self._tried = set[int]()
         self._found = 0
         self._capacity = 0.0
+        self._exceeds: tuple[int, int] | None = None  # most hosts, and instances for which they are reserved
 
     @property
     def needs_more(self) -> bool:
         return self._capacity < self.queue.needs and self._found < self.queue.needs
 
+    def exceed(self, passed: float, limits: _Limits) -> bool:
+        """Let the request reserve more hosts than the share of its project, if enough for all instances are
+        permitted. Return whether they are.
+        """
+        most = limits.most_alone(self.rank)
+        if self._seen.fewest_hosts(self.queue.needs) > most:
+            return False
+        self._exceeds = most, ceil(self.queue.needs * min(passed / ALL_AFTER, 1.0))
+        return True
+
+    def _is_permitted(self, limits: _Limits) -> bool:
+        if self._exceeds is None:
+            return limits.most(self.rank) > 0
+        most, instances = self._exceeds
+        return self._found < most and self._capacity < instances
+
     def next_host(self, reserved: Roots, limits: _Limits) -> tuple[Root, int] | None:
         """Return the root and position of the next host to reserve, or None if there is none within the
         limits.
         """
-        if not self.needs_more or limits.most(self.rank) <= 0:
+        if not self.needs_more or not self._is_permitted(limits):
             return None
         for at in self._indices:
             position = int(self._seen.positions[at])
@@ -275,10 +321,15 @@ def _seeking(
 
 
 def _reservations(
-    seeking: Iterable[_Seeking], limits: _Limits, before: Mapping[Root, HostReservation], now: float
-) -> dict[Root, HostReservation]:
+    seeking: Iterable[_Seeking],
+    limits: _Limits,
+    before: Mapping[Root, HostReservation],
+    passed: Passed,
+    now: float,
+) -> tuple[dict[Root, HostReservation], bool]:
     """Return, by root, the hosts to reserve for the first waiting request of each equivalence class: one host
-    for each request, then the further hosts of requests with several instances.
+    for each request, then the further hosts of requests with several instances, then those by which one
+    request exceeds the share of its project. Return also whether this request will reserve further ones.
     """
     reserved: dict[Root, HostReservation] = {}
 
@@ -291,7 +342,13 @@ def _reservations(
         reserved[root] = HostReservation(rank, request.queue.kind, request.queue.zone, since, position)
         return True
 
-    for request in [each for each in seeking if reserve(each)]:
+    requests = list(seeking)
+    for request in [each for each in requests if reserve(each)]:
         while reserve(request):
             pass
-    return reserved
+    for request in requests:
+        if request.needs_more and request.exceed(passed(request.rank.request), limits):
+            while reserve(request):
+                pass
+            return reserved, request.needs_more
+    return reserved, False

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bus.vocabulary import Id
 from features.waiting.core.fitting import HostsFound
-from features.waiting.core.reserved_hosts import MOST_ASKED, HasChance, ReservedHosts, Root, Roots, StoredHold
+from features.waiting.core.reserved_hosts import (
+    MOST_ASKED,
+    HasChance,
+    Passed,
+    ReservedHosts,
+    Root,
+    Roots,
+    StoredHold,
+)
 from features.waiting.core.shares import Contender, QueueKey, Rank, Shares, Size
 from features.waiting.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
 from features.waiting.settings import HELD_SHARE
@@ -27,7 +35,11 @@ class WaitingQueues:
     """All waiting requests of this scheduler in queues. Callers pass the time; no method awaits."""
 
     def __init__(
-        self, hosts: HostData, held_share: float = HELD_SHARE, has_chance: HasChance = lambda request: True
+        self,
+        hosts: HostData,
+        held_share: float = HELD_SHARE,
+        has_chance: HasChance = lambda request: True,
+        passed: Passed = lambda request: 0.0,
     ) -> None:
         self.shares = Shares()
         self._hosts = hosts
@@ -42,6 +54,7 @@ class WaitingQueues:
         self._released: dict[Root, None] = {}  # unchanged hosts that no request occupies or reserves any more
         self.reserved = ReservedHosts(held_share)
         self._has_chance = has_chance
+        self._passed = passed
         self._turns: dict[Id, float] = {}  # request → turn of its project when it became first in its queue
         self._bases = Counter[str]()  # base of equivalence classes → number of queues
         self._searched: dict[tuple[str, tuple[Root, ...] | None], HostsFound] = {}  # results of one `settle`
@@ -343,13 +356,14 @@ class WaitingQueues:
         self._searched.clear()
         self._drop_filled()
         self._distribute_changes()
-        if self._shuffled:
+        if self._shuffled or self.reserved.is_due(now):
             self._shuffled = False
             self._forget_turns()
             for queue in self._queues.values():
                 self._set_turn(queue, queue.first)
             firsts = [(self._reserving_rank(queue, queue.first), queue) for queue in self._queues.values()]
-            self._recheck(self.reserved.renew(firsts, self._hosts, self._has_chance, now))
+            ended = self.reserved.renew(firsts, self._hosts, self._has_chance, self._passed, now)
+            self._recheck(ended)
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:

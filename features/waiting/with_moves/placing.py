@@ -10,8 +10,9 @@ from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.parts import DecisionParts
 from bus.vocabulary import Id, Message
+from features.moves.core.repeated import conflict_with_request
 from features.moves.core.start import Barred, MovePurpose, MoveStart, Stopped, asked_by, refused
-from features.moves.messages import DecidedMove, MovePlaced
+from features.moves.messages import DecidedMove, MovePlaced, MoveRequested
 from features.moves.placing import MovePlacing, RequestedMove, refusal_of
 from features.waiting.core.waiting_request import Subject
 from features.waiting.messages import CRASHED
@@ -70,6 +71,14 @@ class WaitingMoves:
 
     def refused_for(self, order: Order, first: Id) -> Order:
         return failed(order, f"another move of it waits for room: {first}", Decision(code="moving"))
+
+    def first_of(self, move: Id) -> MoveRequested | None:
+        """Return the request for a waiting move of this scheduler."""
+        entry = self._store.requests.get(move)
+        return None if entry is None or entry.subject is None else _start_of(entry).asked
+
+    def conflict(self, first: QueuedRequest, again: QueuedRequest) -> Message | None:
+        return conflict_with_request(_start_of(first).asked, _start_of(again).asked)
 
     def can_read(self, subject: Subject) -> bool:
         try:

@@ -8,7 +8,10 @@ from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPa
 
 def part(needs: SchedulerNeeds, settings: object) -> SchedulerPart:
     store = needs.of(WaitingStore)
-    store.add_purpose(WaitingMoves(store, needs.of(MovePlacing)))
+    placing = needs.of(MovePlacing)
+    moves = WaitingMoves(store, placing)
+    store.add_purpose(moves)
+    placing.firsts_of.append(moves.first_of)
     return SchedulerPart()
 
 

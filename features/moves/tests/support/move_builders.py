@@ -56,6 +56,7 @@ class Cells:
     silent: set[str] = field(default_factory=set)
     questions: list[FindBuilds] = field(default_factory=list)
     recorded: set[str] = field(default_factory=set)  # moves that the first cell has a record of
+    contents: dict[str, str] = field(default_factory=dict)  # digests of their requests
 
     def know(self, *stands: BuildStands) -> None:
         for one in stands:
@@ -77,7 +78,15 @@ class Cells:
         kind: MoveKind = "migrate"
         return MovesFound(
             moves=tuple(
-                MoveStands(move=move, build=BUILD, kind=kind, cell="cell1", phase="done") for move in found
+                MoveStands(
+                    move=move,
+                    build=BUILD,
+                    kind=kind,
+                    cell="cell1",
+                    phase="done",
+                    content=self.contents.get(move, ""),
+                )
+                for move in found
             )
         )
 

@@ -1,8 +1,9 @@
 """Moves of a scheduler without a database and without waiting moves."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from bus.parts import DecisionParts
 from bus.vocabulary import Id
 from features.moves.core.handover import Handover
 from features.moves.handovers import Handovers
@@ -32,7 +33,8 @@ class HandoversInMemory(Handovers):
         return await self.known([order.placed.move for order in orders])
 
 
-async def _forget(ended: object) -> None: ...
+async def _forget(ended: object) -> Mapping[Id, DecisionParts]:
+    return {}
 
 
 async def _no_moves(question: FindMoves) -> MovesFound:

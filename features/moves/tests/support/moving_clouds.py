@@ -1,6 +1,6 @@
 """A small cloud whose instance moves, with a scheduler and without a database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +9,12 @@ from msgspec.structs import replace
 from bus.claims import holder_consumer
 from bus.decisions import AlsoAsked
 from bus.errors import Poison, Retry
+from bus.parts import DecisionParts
 from bus.queries import Candidate
 from bus.requests import Flavor
 from bus.topics import Query
-from features.moves.messages import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from bus.vocabulary import Id
+from features.moves.messages import HandoverProgress, MoveConflict, MovePlaced, MoveRefused, MoveRequested
 from features.moves.placing import MovePlacing
 from features.moves.tests.support.move_builders import BUILD, Cells, MovingPlacement, a_build_that_stands
 from features.moves.tests.support.moves_of_schedulers import moves_of
@@ -54,11 +56,13 @@ class MovingCloud:
         moves = moves_of(scheduler, self.cells.find, keep=self.keep, find_moves=self.cells.find_moves)
         return scheduler, moves
 
-    async def keep(self, ended: Sequence[decisions.StoredRefusal]) -> None:
+    async def keep(self, ended: Sequence[decisions.StoredRefusal]) -> Mapping[Id, DecisionParts]:
+        before = {stored.id: stored.parts for stored in reversed(self.refusals)}
         self.refusals += ended
+        return {each.id: before[each.id] for each in ended if each.id in before}
 
-    async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
-        reply: list[MovePlaced | MoveRefused] = []
+    async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused | MoveConflict]:
+        reply: list[MovePlaced | MoveRefused | MoveConflict] = []
         for verdict in await self.moves.place_many(moves):
             assert not isinstance(verdict, Retry | Poison), verdict
             reply += [one for one in verdict if not isinstance(one, HandoverProgress)]
@@ -72,6 +76,11 @@ class MovingCloud:
     async def refused(self, move: MoveRequested) -> MoveRefused:
         (message,) = await self.come_of(move)
         assert isinstance(message, MoveRefused), message
+        return message
+
+    async def conflict(self, move: MoveRequested) -> MoveConflict:
+        (message,) = await self.come_of(move)
+        assert isinstance(message, MoveConflict), message
         return message
 
     async def retry(self, move: MoveRequested) -> Retry:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
@@ -217,6 +218,27 @@ async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
         sent = await broker.publish("p", 20)
         assert [request.request for request in await serve(backlog, 20)] == sent
         assert not await broker.depth()
+
+
+async def test_the_first_batches_of_a_flood_leave_the_shares_of_projects_that_begin_with_it_exact(
+    broker: Broker,
+) -> None:
+    """Three projects with the weights 1, 2 and 4 begin at the same moment, the smallest a little earlier."""
+    weights = {"p1": 1, "p2": 2, "p4": 4}
+    async with broker.backlog() as backlog:
+        backlog.set_weights(weights)
+        await broker.publish("p1", 50)
+        await until(lambda: backlog.buffered == 50)
+        first = await batch(backlog, 1280)
+        await broker.publish("p2", 70)
+        await broker.publish("p4", 130)
+        await until(lambda: backlog._queue.count("p4") == 130)
+        for delivery in first:
+            delivery.done()
+        backlog.handled(first)
+        served = [request.project for request in await serve(backlog, 224 - len(first), 1280)]
+        counted = Counter(served) + Counter(map(project_of, first))
+        assert counted == {project: 32 * weight for project, weight in weights.items()}
 
 
 async def test_a_project_with_few_requests_needs_no_free_handler_call(broker: Broker) -> None:

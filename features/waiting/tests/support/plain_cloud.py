@@ -52,7 +52,10 @@ class PlainCloud:
         self.hopeless: set[str] = set()  # requests that have no chance to start in time
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
-        self.queues = WaitingQueues(self, held_share, lambda request: request not in self.hopeless)
+        self.ends: dict[str, float] = {}  # request → when it expires; others have just begun to wait
+        self.queues = WaitingQueues(
+            self, held_share, lambda request: request not in self.hopeless, self.passed
+        )
         # request → queue key, class, instances, project
         self.waiting: dict[str, tuple[QueueKey, str, int, str]] = {}
         self.placed: list[tuple[str, str]] = []  # request, root
@@ -140,6 +143,10 @@ class PlainCloud:
 
     def asked_by(self, kind: str) -> Mapping[str, int]:
         return self.kinds[base_of(kind)]
+
+    def passed(self, request: str) -> float:
+        (_, since, _), *_ = self.waiting[request]
+        return (self.now - since) / (self.ends[request] - since) if request in self.ends else 0.0
 
     # Events
 

@@ -232,3 +232,87 @@ def test_no_limit_is_exceeded_in_random_clouds(seed: int) -> None:
         for zone in named:
             there = {root for root in cloud.hosts if cloud.zone(root) == zone}
             assert not there <= {root for root, each in own.items() if each.zone != zone}
+
+
+def boots_late(cloud: PlainCloud, now: float, kind: str = "small") -> bool:
+    """Place a new request of another project on any host that it may use; return False if it finds none."""
+    cloud.now = now
+    cloud.queues.settle(now)
+    barred = cloud.queues.barred(Contender("late", 0, now))
+    if not (taken := cloud.place(kind, barred)):
+        return False
+    cloud.queues.on_placed("late", cloud.size(kind), now)
+    cloud.queues.changed(taken)
+    return True
+
+
+def lives(cloud: PlainCloud, chance: random.Random, now: float, running: list[str]) -> int:
+    """End one of the running small instances, and boot new ones as long as they fit. Return how many did."""
+    root = running.pop(chance.randrange(len(running)))
+    cloud.frees(root, VCPU=2)
+    cloud.plays(now)
+    free = {root: host.free["VCPU"] for root, host in cloud.hosts.items()}
+    booted = 0
+    while boots_late(cloud, now):
+        [root] = [root for root, host in cloud.hosts.items() if host.free["VCPU"] != free[root]]
+        free[root] -= 2
+        running.append(root)
+        booted += 1
+    return booted
+
+
+@pytest.mark.parametrize("needs", [5, 12, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_late_boots_do_not_overtake_a_gang_until_it_expires(needs: int, seed: int) -> None:
+    """60 full hosts of four instances each. Every second an instance ends, and new ones of another project
+    boot wherever they may: a gang of up to half of the hosts gets its hosts within its waiting time.
+    """
+    cloud, chance = a_cloud(60, free=0), random.Random(seed)
+    running = [root for root in cloud.hosts for _ in range(4)]
+    cloud.wait(0, "whole", needs=needs, project="p")
+    cloud.ends["r00000"] = 3600.0
+    cloud.plays()
+    booted = 0
+    for now in range(1, 3600):
+        booted += lives(cloud, chance, float(now), running)
+        if "r00000" not in cloud.waiting:
+            break
+    assert [request for request, _ in cloud.placed] == ["r00000"] * needs
+    assert booted > now / 2, "other projects must go on booting on the other hosts"
+
+
+def test_one_gang_at_a_time_holds_more_than_the_share_of_its_project() -> None:
+    cloud = a_cloud(60, free=0)
+    for number, project in enumerate("pqr"):
+        cloud.wait(number, "whole", needs=20, project=project, since=float(number))
+        cloud.ends[f"r{number:05}"] = 100.0
+    cloud.wait(3, "small", project="s", since=3.0)
+    held = []
+    for now in (3.0, 30.0, 60.0):
+        cloud.plays(now)
+        held.append(Counter(held_of(cloud).values()))
+    others = {"r00001": 6, "r00002": 6, "r00003": 1}
+    assert held == [{"r00000": several} | others for several in (6, 12, 20)]
+    cloud.leave("r00000")
+    cloud.plays(61.0)
+    assert Counter(held_of(cloud).values()) == {"r00001": 20, "r00002": 6, "r00003": 1}
+
+
+def test_a_gang_that_needs_more_than_half_of_the_hosts_holds_the_share_of_its_project() -> None:
+    cloud = a_cloud(60, free=0)
+    cloud.wait(0, "whole", needs=31, project="p")
+    cloud.wait(1, "whole", needs=30, project="q", since=1.0)
+    cloud.ends = {"r00000": 100.0, "r00001": 100.0}
+    cloud.plays(90.0)
+    assert Counter(held_of(cloud).values()) == {"r00000": 6, "r00001": 30}
+
+
+@pytest.mark.parametrize(("since", "held"), [(0.5, 6), (2.0, 20)])
+def test_an_earlier_gang_of_another_scheduler_exceeds_its_share_first(since: float, held: int) -> None:
+    cloud = a_cloud(60, free=0)
+    cloud.wait(0, "whole", needs=20, project="p", since=1.0)
+    cloud.ends["r00000"] = 100.0
+    other = [StoredHold(f"h{number}", (0, since, "other"), "q", since, 99.0) for number in range(50, 57)]
+    cloud.queues.reserve_elsewhere({hold.root: hold for hold in other})
+    cloud.plays(90.0)
+    assert len(held_of(cloud)) == held

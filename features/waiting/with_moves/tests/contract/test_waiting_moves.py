@@ -69,6 +69,35 @@ async def test_a_waiting_move_begins_after_the_answer_to_its_claim_was_lost(
         assert ((await movers.world.waiting()).count, len(movers.placed), movers.refused) == (0, 1, [])
 
 
+@pytest.mark.parametrize("schedulers", [("s1",), ("s1", "s2")])
+@in_virtual_time
+async def test_a_repeated_request_with_other_content_is_refused_and_the_first_move_waits_on(
+    schedulers: tuple[str, ...],
+) -> None:
+    async with a_cell(*schedulers) as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build, reply_to="me")
+        await waits(movers)
+        others: list[tuple[str, dict[str, Any]]] = [
+            ("kind", {"kind": "live"}),
+            ("parts", {"wait": "12h"}),
+            ("wanted_host", {"wanted_host": "host-2"}),
+            ("note", {"note": "another"}),
+        ]
+        for field, fields in others * 2:  # for each scheduler, by turns
+            several = len(movers.conflicts)
+            await movers.ask(build, reply_to="you", **fields)
+            await movers.world.until(several + 1, movers.conflicts)
+            conflict = movers.conflicts[-1]
+            assert (conflict.move, conflict.reply_to, conflict.fields) == (MOVE, "you", (field,))
+            await movers.ask(build, reply_to="you")
+            await waits(movers)
+        assert len(movers.conflicts) == 2 * len(others)
+        await movers.host(2, ROOMY)
+        await movers.world.until(1, movers.placed)
+        assert (movers.placed[0].kind, movers.placed[0].reply_to) == ("migrate", "me")
+
+
 @in_virtual_time
 async def test_a_waiting_move_is_cancelled_by_its_id() -> None:
     async with a_cell() as movers:

@@ -18,7 +18,15 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.topics import Address
 from bus.worker import Worker, answers, on
-from features.moves.messages import MOVE_PLACED, MOVE_REFUSED, MovePlaced, MoveRefused, MoveRequested
+from features.moves.messages import (
+    MOVE_CONFLICT,
+    MOVE_PLACED,
+    MOVE_REFUSED,
+    MoveConflict,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+)
 from features.moves.tests.support.move_builders import a_move
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
@@ -33,6 +41,7 @@ class WaitingMovers:
     stands: dict[str, BuildStands] = field(default_factory=dict)
     placed: list[MovePlaced] = field(default_factory=list)
     refused: list[MoveRefused] = field(default_factory=list)
+    conflicts: list[MoveConflict] = field(default_factory=list)
     deaf: bool = False
 
     async def live(self) -> None:
@@ -41,6 +50,7 @@ class WaitingMovers:
             consumes=[
                 on(MOVE_PLACED.at(cell=CELL), self._on_placed),
                 on(Address(MOVE_REFUSED, "move.refused.#"), self._on_refused, private=True),
+                on(Address(MOVE_CONFLICT, "move.conflict.#"), self._on_conflict, private=True),
             ],
             answers=[answers(topics.FIND_BUILDS, self._find, cell=CELL)],
         )
@@ -116,6 +126,9 @@ class WaitingMovers:
 
     async def _on_refused(self, refused: MoveRefused) -> None:
         self.refused.append(refused)
+
+    async def _on_conflict(self, conflict: MoveConflict) -> None:
+        self.conflicts.append(conflict)
 
     async def _find(self, question: FindBuilds) -> BuildsFound:
         if self.deaf:
