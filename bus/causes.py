@@ -64,7 +64,7 @@ def _in_union(value: Any) -> Any:
     return with_short_causes(value) if isinstance(value, Struct) else cause_of(value)
 
 
-def _in_parts(parts: Parts) -> Parts:
+def _in_parts(parts: Parts[Any]) -> Parts[Any]:
     return parts.having(*[short for part in parts if (short := with_short_causes(part)) is not part])
 
 

@@ -164,7 +164,7 @@ class MakesPart(Generic[N, P]):
 class MessagesPart:
     """The messages of a feature, in the tables of the kernel that have a row for each of them."""
 
-    parts: Mapping[type[Parts], type[Part]] = field(default_factory=dict)  # its parts of messages
+    parts: Mapping[type[Parts[Any]], type[Part]] = field(default_factory=dict)  # its parts of messages
     beginnings: Sequence[type[Message]] = ()  # messages that begin a trace
     acts: Sequence[Act] = ()
     requested: Mapping[type[Message], Requested] = field(default_factory=dict)

@@ -121,6 +121,6 @@ def _union_reader(of_others: Sequence[Reader]) -> Reader:
     return read
 
 
-def _read_parts(parts: Parts, path: str, found: list[NamedObject]) -> None:
+def _read_parts(parts: Parts[Any], path: str, found: list[NamedObject]) -> None:
     for feature, part in TYPES.written(parts).items():
         _read_object(part, f"{path}.{feature}", found)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import structs
@@ -21,6 +21,8 @@ from bus.requests import Flavor
 from bus.vocabulary import Id, Value
 
 P = TypeVar("P")
+K = TypeVar("K", bound="Part", covariant=True)
+Q = TypeVar("Q", bound="Part")
 T = TypeVar("T")
 
 
@@ -35,48 +37,46 @@ class Section:
 
 
 class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The base class of parts of messages. A part whose fields all have their defaults is left out."""
+    """The base class of parts of messages. A part whose fields all have their defaults is left out.
+
+    The parts of each kind of message have a base class of their own, which says what the kernel asks of them.
+    """
 
     # Fields that clients may write like fields of the kernel: field → the object of the request that has it,
     # such as `hints`; empty: the request itself.
     flat: ClassVar[Mapping[str, str]] = {}
+    # Whether members of projects may not read this part: it names instances of other projects.
+    names_others: ClassVar[bool] = False
+
+
+class RequestPart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a request, for builds or for a move."""
 
     # Whether requests that differ only in this part fit on different hosts.
     limits_hosts: ClassVar[bool] = True
     # Whether a request with this part uses only capacity that is held for it.
     uses_held_capacity: ClassVar[bool] = False
 
-    # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
-    revives: ClassVar[bool] = False
+    def contradiction(self, request: Any, options: Any = None) -> str:
+        """When a request is read: return why this part makes it invalid, after the name of the field; empty:
+        it does not. `options`: those of the scheduler for requests, if it has the request.
+        """
+        return ""
 
-    # Whether members of projects may not read this part: it names instances of other projects.
-    names_others: ClassVar[bool] = False
-
-    def recorded(self) -> "Part | None":
-        """Return what the record of a decision keeps of this part of a request, for later moves of the
+    def recorded(self) -> Part | None:
+        """When a decision is recorded: return what the record keeps of this part, for later moves of the
         instance; None: nothing.
         """
         return None
 
-    @property
-    def replaced(self) -> tuple[Id, ...]:
-        """Return the consumers whose allocations a claim takes, and which it retires: it cannot be undone."""
-        return ()
-
-    def contradiction(self, request: Any, options: Any = None) -> str:
-        """Return why this part makes a request invalid, after the name of the field; empty: it does not.
-        `options`: those of the scheduler for requests, if it has the request.
-        """
-        return ""
-
-    def placed(self, waits_since: float) -> "Part | None":
-        """Return what the message about a placed instance says about this part of its request; None: nothing.
+    def placed(self, waits_since: float) -> "PlacedPart | None":
+        """When an instance is placed: return what its message says about this part; None: nothing.
         `waits_since`: when the request began to wait for a host; 0: it did not wait.
         """
         return None
 
     @property
-    def claimed(self) -> "Part | None":
+    def claimed(self) -> "ConsumerPart | None":
         """Return the part of a claim that restores the deleted consumer of an instance whose request had this
         part; None: nothing.
         """
@@ -85,23 +85,6 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def waits_for(self) -> str:
         """Return how long the request waits for a host, such as `30m`; empty: not at all."""
-        return ""
-
-    @property
-    def asked(self) -> "Part | None":
-        """Return the part of a request that leads to this part of a placed instance; None: there is none."""
-        return None
-
-    @property
-    def builds(self) -> tuple[Id, ...]:
-        """Return the builds that a decision with this part is about."""
-        return ()
-
-    @property
-    def subject(self) -> str:
-        """Return what a decision with this part is about, such as `migrate MOVE of BUILD`; empty: a request
-        for builds.
-        """
         return ""
 
     @property
@@ -117,10 +100,64 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         return ()
 
 
-class Parts:
+class ConsumerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of the claim of a consumer."""
+
+    # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
+    revives: ClassVar[bool] = False
+
+    @property
+    def replaced(self) -> tuple[Id, ...]:
+        """Return the consumers whose allocations the claim takes, and which it retires for ever."""
+        return ()
+
+
+class ChoicePart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a set of allocations to claim."""
+
+
+class PlacedPart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of the message that a build is placed."""
+
+    @property
+    def replaced(self) -> tuple[Id, ...]:
+        """Return the consumers that the claim of this build replaced."""
+        return ()
+
+    @property
+    def waits_since(self) -> float:
+        """Return when the request began to wait for a host; 0: it did not."""
+        return 0.0
+
+    @property
+    def asked(self) -> RequestPart | None:
+        """Return the part of a request that leads to this part of a placed instance; None: there is none."""
+        return None
+
+
+class DecisionPart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of the decision that explains why a request got no host: the request of a feature."""
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that the decision is about."""
+        return ()
+
+    @property
+    def subject(self) -> str:
+        """Return what the decision is about, such as `migrate MOVE of BUILD`."""
+        return ""
+
+
+class PlanPart(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a plan of many moves: the goal of the plan."""
+
+
+class Parts(Generic[K]):
     """Values of features, at most one of a type. Immutable."""
 
     __slots__ = ("_unknown", "_values")
+    holds: ClassVar[type[Part]] = Part  # the base class of its values
 
     def __init__(self, *values: Any) -> None:
         self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
@@ -129,7 +166,7 @@ class Parts:
     def __len__(self) -> int:
         return len(self._values)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._values.values())
 
     def __contains__(self, type_: object) -> bool:
@@ -181,25 +218,11 @@ class Parts:
         return parts
 
 
-def replaced_by(parts: Parts) -> tuple[Id, ...]:
-    """Return the consumers whose allocations a claim takes."""
-    return tuple([consumer for part in parts for consumer in part.replaced])
-
-
-def waits_since(parts: Parts) -> float:
-    """Return when a request began to wait for a host; 0: it did not wait."""
-    return max((part.waits_since for part in parts), default=0.0)
-
-
-def waits_for(parts: Parts) -> str:
-    """Return how long a request waits for a host, such as `30m`; empty: not at all."""
-    return next((part.waits_for for part in parts if part.waits_for), "")
-
-
-class RequestParts(Parts):
+class RequestParts(Parts[RequestPart]):
     """Parts of a request to build instances."""
 
     __slots__ = ()
+    holds = RequestPart
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -217,28 +240,32 @@ class MoveParts(RequestParts):
     __slots__ = ()
 
 
-class ClaimParts(Parts):
+class ClaimParts(Parts[ConsumerPart]):
     """Parts of the claim of a consumer."""
 
     __slots__ = ()
+    holds = ConsumerPart
 
 
-class ChoiceParts(Parts):
+class ChoiceParts(Parts[ChoicePart]):
     """Parts of a set of allocations to claim."""
 
     __slots__ = ()
+    holds = ChoicePart
 
 
-class PlacedParts(Parts):
+class PlacedParts(Parts[PlacedPart]):
     """Parts of the message that a build is placed."""
 
     __slots__ = ()
+    holds = PlacedPart
 
 
-class DecisionParts(Parts):
+class DecisionParts(Parts[DecisionPart]):
     """Parts of the decision that explains why a request got no host."""
 
     __slots__ = ()
+    holds = DecisionPart
 
     @property
     def builds(self) -> tuple[Id, ...]:
@@ -251,13 +278,29 @@ class DecisionParts(Parts):
         return next((part.subject for part in self if part.subject), "")
 
 
-class PlanParts(Parts):
+class PlanParts(Parts[PlanPart]):
     """Parts of a plan of many moves: the goal of the plan."""
 
     __slots__ = ()
+    holds = PlanPart
 
 
-OWNERS: tuple[type[Parts], ...] = (
+def replaced_by(parts: ClaimParts | PlacedParts) -> tuple[Id, ...]:
+    """Return the consumers whose allocations a claim takes."""
+    return tuple([consumer for part in parts for consumer in part.replaced])
+
+
+def waits_since(parts: RequestParts | PlacedParts) -> float:
+    """Return when a request began to wait for a host; 0: it did not wait."""
+    return max((part.waits_since for part in parts), default=0.0)
+
+
+def waits_for(parts: RequestParts) -> str:
+    """Return how long a request waits for a host, such as `30m`; empty: not at all."""
+    return next((part.waits_for for part in parts if part.waits_for), "")
+
+
+OWNERS: tuple[type[Parts[Any]], ...] = (
     RequestParts,
     MoveParts,
     ClaimParts,
@@ -267,7 +310,7 @@ OWNERS: tuple[type[Parts], ...] = (
     PlanParts,
 )
 _NONE = {owner: owner() for owner in OWNERS}
-NO_PARTS = Parts()
+NO_PARTS: Parts[Any] = Parts()
 
 
 def none_of(owner: type[T]) -> T:
@@ -280,16 +323,20 @@ class PartTypes:
     """The types of parts of all features in the list. They are added before the process makes a bus."""
 
     def __init__(self) -> None:
-        self._types: dict[type[Parts], dict[str, type[Part]]] = {owner: {} for owner in OWNERS}
+        self._types: dict[type[Parts[Any]], dict[str, type[Part]]] = {owner: {} for owner in OWNERS}
         self._features: dict[type[Part], str] = {}
         # type of parts → object of a request, such as `hints` → fields that clients may write there
-        self._flat: dict[type[Parts], dict[str, set[str]]] = {owner: {} for owner in OWNERS}
+        self._flat: dict[type[Parts[Any]], dict[str, set[str]]] = {owner: {} for owner in OWNERS}
         self._is_frozen = False
 
-    def add(self, feature: str, owner: type[Parts], part: type[Part]) -> None:
+    def add(self, feature: str, owner: type[Parts[Any]], part: type[Part]) -> None:
         """Add the part of a feature in messages with parts of the type `owner`."""
         if self._is_frozen:
             raise ValueError(f"{part.__name__}: too late, this process reads messages already")
+        if not issubclass(part, owner.holds):
+            raise ValueError(
+                f"{part.__name__}: {owner.__name__} hold parts of the type {owner.holds.__name__}"
+            )
         if feature in self._types[owner] or self._features.get(part, feature) != feature:
             raise ValueError(f"{part.__name__}: {feature} has a part in {owner.__name__}, or {part} is added")
         self._types[owner][feature] = part
@@ -301,28 +348,30 @@ class PartTypes:
         """Permit no further types."""
         self._is_frozen = True
 
-    def of(self, owner: type[Parts]) -> Mapping[str, type[Part]]:
+    def of(self, owner: type[Parts[Q]]) -> Mapping[str, type[Q]]:
         """Return the types of parts by feature."""
-        return self._types[owner]
+        types: Any = self._types[owner]
+        found: Mapping[str, type[Q]] = types
+        return found
 
     def feature_of(self, part: Part) -> str:
         return self._features.get(type(part), type(part).__name__)
 
-    def read(self, owner: type[Parts], fields: Any) -> Parts:
+    def read(self, owner: type[Parts[Any]], fields: Any) -> Parts[Any]:
         """Return the parts of a message; raise ValueError with the path of what is wrong."""
         parts, unknown = self._read(owner, fields)
         if unknown:
             raise ValueError(f"no such feature - at `$.{next(iter(unknown))}`")
         return parts
 
-    def read_stored(self, owner: type[Parts], fields: Any) -> Parts:
+    def read_stored(self, owner: type[Parts[Any]], fields: Any) -> Parts[Any]:
         """Return the parts of a stored message, which may have parts of features that were deleted since."""
         parts, unknown = self._read(owner, fields)
         if unknown:
             parts._unknown = unknown
         return parts
 
-    def _read(self, owner: type[Parts], fields: Any) -> tuple[Parts, dict[str, Any]]:
+    def _read(self, owner: type[Parts[Any]], fields: Any) -> tuple[Parts[Any], dict[str, Any]]:
         if not isinstance(fields, dict):
             raise ValueError("Expected `object`")
         if not fields:
@@ -336,7 +385,7 @@ class PartTypes:
         return owner(*values), unknown
 
     def read_flat(
-        self, owner: type[Parts], fields: Mapping[str, Any], parts: Parts | None = None
+        self, owner: type[Parts[Any]], fields: Mapping[str, Any], parts: Parts[Any] | None = None
     ) -> list[Part]:
         """Return the parts whose fields a client has written like the kernel's fields of a request, merged
         with `parts`, which the request has in its field `parts`. Raise ValueError with the path if a field is
@@ -364,7 +413,7 @@ class PartTypes:
                 found.append(part)
         return found
 
-    def flat_parts(self, owner: type[Parts], within: str = "") -> dict[str, Any]:
+    def flat_parts(self, owner: type[Parts[Any]], within: str = "") -> dict[str, Any]:
         """Return the fields of parts that clients may write in an object of a request, with their types."""
         found: dict[str, Any] = {}
         for type_ in self._types[owner].values():
@@ -372,7 +421,7 @@ class PartTypes:
             found |= {name: hints[name] for name, object_ in type_.flat.items() if object_ == within}
         return found
 
-    def written(self, parts: Parts) -> dict[str, Any]:
+    def written(self, parts: Parts[Any]) -> dict[str, Any]:
         return {self._features[type_]: value for type_, value in parts._values.items()}
 
 
@@ -499,7 +548,7 @@ def schema_components(kinds: Sequence[Any], ref_template: str) -> dict[str, Any]
     return schemas
 
 
-def _describe_flat(schemas: dict[str, Any], request: dict[str, Any], owner: type[Parts]) -> None:
+def _describe_flat(schemas: dict[str, Any], request: dict[str, Any], owner: type[Parts[Any]]) -> None:
     """Add the fields that clients may write like those of the kernel to the schema of a request."""
     for part in TYPES.of(owner).values():
         for name, object_ in part.flat.items():

@@ -59,7 +59,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
     return request
 
 
-def parts_given(owner: type[Parts], **fields: Any) -> list[Part]:
+def parts_given(owner: type[Parts[Any]], **fields: Any) -> list[Part]:
     """Return the parts of features from options that clients may write like fields of the kernel. Options
     that are not given are left out; BadSetting is raised for an option that no feature in the list has.
     """

@@ -10,7 +10,7 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
-from bus.parts import Parts
+from bus.parts import Part, Parts
 from bus.repetitions import is_other, refusal
 from bus.requests import BuildSpec
 from bus.vocabulary import Compact, Message, cause_of
@@ -43,7 +43,7 @@ class Leftover(Compact, frozen=True):
     holder_attempt: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
 
 
-class BuildParts(Parts):
+class BuildParts(Parts[Part]):
     """The values that courses keep about a build."""
 
     __slots__ = ()

@@ -6,7 +6,7 @@ from bus.acts import Act, sent
 from bus.feature import MessagesPart
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Selection
-from bus.parts import ClaimParts, Part
+from bus.parts import ClaimParts, ConsumerPart
 from bus.requests import BuildSpec
 from bus.topics import ANYONE, Topic, outcome
 from bus.vocabulary import Amount, Cause, Id, Message, Ordinal, ReplyTo, ShortList, Text, Word
@@ -42,7 +42,7 @@ class BuildAdopted(Message, frozen=True, kw_only=True):
     notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
-class Adopts(Part, frozen=True, kw_only=True):
+class Adopts(ConsumerPart, frozen=True, kw_only=True):
     """An operator adopts the guest of the consumer, although the consumer was retired as unplaceable."""
 
     revives: ClassVar = True

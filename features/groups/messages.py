@@ -11,7 +11,7 @@ from msgspec import Meta, field, structs
 from bus.acts import Act, Requested, Target, completed, sent
 from bus.claims import ConsumerClaim
 from bus.feature import MessagesPart
-from bus.parts import ClaimParts, Part, RequestParts
+from bus.parts import ClaimParts, ConsumerPart, RequestPart, RequestParts
 from bus.projects import ProjectsFound
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
@@ -133,7 +133,7 @@ class GroupEditAnswered(Message, frozen=True, kw_only=True):
 # Parts of messages
 
 
-class GroupPart(Part, frozen=True, kw_only=True):
+class GroupPart(RequestPart, frozen=True, kw_only=True):
     """The server group that the instances of a request join."""
 
     flat: ClassVar = {"group": "hints"}
@@ -150,7 +150,7 @@ class GroupPart(Part, frozen=True, kw_only=True):
         return type(self)(group=self.group)
 
 
-class GroupClaim(Part, frozen=True, kw_only=True):
+class GroupClaim(ConsumerPart, frozen=True, kw_only=True):
     """The server group that a consumer joins; its policy is judged with the claim."""
 
     group: Id

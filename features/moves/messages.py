@@ -16,7 +16,7 @@ from bus.decisions import Decision
 from bus.feature import MessagesPart
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, GuestMessage, GuestOrder, Selection
-from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of, waits_since
+from bus.parts import DecisionPart, DecisionParts, MoveParts, PlanPart, PlanParts, none_of, waits_since
 from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound, check_filtered
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
@@ -352,7 +352,7 @@ class EmptiedHost(Value, frozen=True, kw_only=True):
     cell: Text
 
 
-class Emptying(Part, frozen=True, kw_only=True, omit_defaults=True):
+class Emptying(PlanPart, frozen=True, kw_only=True, omit_defaults=True):
     """The goal of a plan that moves all instances away from hosts."""
 
     hosts: Annotated[tuple[EmptiedHost, ...], Meta(max_length=10_000)] = ()
@@ -459,7 +459,7 @@ class PlansFound(Message, frozen=True, kw_only=True):
     plans: LongList[PlanStands]
 
 
-class DecidedMove(Part, frozen=True, kw_only=True):
+class DecidedMove(DecisionPart, frozen=True, kw_only=True):
     """The request for a move that a decision refused; its demands on hosts are those of the decision's
     request.
     """

@@ -9,7 +9,7 @@ from bus.decisions import Decision
 from bus.domains import Labels
 from bus.feature import MessagesPart
 from bus.messages import BuildRequested
-from bus.parts import Part, PlanParts
+from bus.parts import PlanPart, PlanParts
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Cause,
@@ -182,7 +182,7 @@ class RoomGoal(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
     why: Cause = ""
 
 
-class PlanningGoal(Part, frozen=True, kw_only=True, omit_defaults=True):
+class PlanningGoal(PlanPart, frozen=True, kw_only=True, omit_defaults=True):
     """The goal of a plan of this feature: one of these."""
 
     balance: Balancing | None = None

@@ -6,7 +6,7 @@ from msgspec import Meta, field
 
 from bus.acts import Act, Requested, sent
 from bus.feature import MessagesPart
-from bus.parts import ClaimParts, Part, PlacedParts
+from bus.parts import ClaimParts, ConsumerPart, PlacedPart, PlacedParts
 from bus.topics import ANYONE, Query, Topic
 from bus.vocabulary import (
     Cause,
@@ -87,7 +87,7 @@ class Victim(Value, frozen=True, kw_only=True, omit_defaults=True):
     requeue: bool = False
 
 
-class Preempts(Part, frozen=True, kw_only=True):
+class Preempts(ConsumerPart, frozen=True, kw_only=True):
     """The part of a claim that preempts instances of lower priority (victims), which are all on the claimed
     host: the claim gets the victims' allocations, and the victims are retired.
     """
@@ -103,7 +103,7 @@ class Preempts(Part, frozen=True, kw_only=True):
         return tuple([victim.build for victim in self.victims])
 
 
-class Victims(Part, frozen=True, kw_only=True):
+class Victims(PlacedPart, frozen=True, kw_only=True):
     """The instances to delete before the agent is ordered to build."""
 
     names_others: ClassVar = True

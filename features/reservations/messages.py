@@ -10,7 +10,7 @@ from bus.acts import Act, Requested, describe, sent
 from bus.claims import Choice, ConsumerClaim
 from bus.domains import Level
 from bus.feature import MessagesPart
-from bus.parts import ChoiceParts, ClaimParts, Part, RequestParts
+from bus.parts import ChoicePart, ChoiceParts, ClaimParts, ConsumerPart, RequestPart, RequestParts
 from bus.requests import Flavor
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
@@ -247,7 +247,7 @@ class ReservationFilled(Message, frozen=True, kw_only=True):
 # Parts of messages
 
 
-class ReservationPart(Part, frozen=True, kw_only=True):
+class ReservationPart(RequestPart, frozen=True, kw_only=True):
     """The reservation of the project to which a request is limited: it uses no other capacity."""
 
     flat: ClassVar = {"reservation": "hints"}
@@ -259,13 +259,13 @@ class ReservationPart(Part, frozen=True, kw_only=True):
         return self
 
 
-class SlotClaim(Part, frozen=True, kw_only=True):
+class SlotClaim(ConsumerPart, frozen=True, kw_only=True):
     """The reservation of which a consumer becomes a slot."""
 
     reservation: Id
 
 
-class DrawPart(Part, frozen=True, kw_only=True):
+class DrawPart(ChoicePart, frozen=True, kw_only=True):
     """The consumer that is a reservation's slot: all allocations of the choice are taken from this slot, in
     the transaction of the claim.
     """

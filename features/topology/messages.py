@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from bus.feature import MessagesPart
 from bus.messages import BuildRequested
-from bus.parts import Part, RequestParts, Section
+from bus.parts import RequestPart, RequestParts, Section
 from bus.requests import Flavor
 from bus.vocabulary import FREE, Amount, Value, Word
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
@@ -24,7 +24,7 @@ class GangRole(Value, frozen=True, kw_only=True):
     count: Amount = 1
 
 
-class TopologyPart(Part, frozen=True, kw_only=True):
+class TopologyPart(RequestPart, frozen=True, kw_only=True):
     """Constraints on the hosts of all instances of a request, and its roles."""
 
     flat: ClassVar = {"topology": "", "roles": ""}

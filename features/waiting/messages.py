@@ -7,7 +7,7 @@ from msgspec import Meta
 from bus.acts import Act, Requested, sent
 from bus.feature import MessagesPart
 from bus.messages import BuildCancelRequested
-from bus.parts import Part, PlacedParts, RequestParts
+from bus.parts import PlacedPart, PlacedParts, RequestPart, RequestParts
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Message, Seconds, Tagged, Wait, seconds_of
 
@@ -16,7 +16,7 @@ CRASHED = "crashed"  # reason code
 Priority = Annotated[int, Meta(ge=0, le=9)]
 
 
-class WaitPart(Part, frozen=True, kw_only=True):
+class WaitPart(RequestPart, frozen=True, kw_only=True):
     """The longest time that a request waits for capacity, and its priority. Of waiting requests the one with
     the highest priority is placed first, then the oldest. A request that does not wait is placed or refused
     immediately, and its priority counts too: it is placed before waiting requests of lower priority.
@@ -49,7 +49,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
         return ""
 
 
-class PlacedWait(Part, frozen=True, kw_only=True):
+class PlacedWait(PlacedPart, frozen=True, kw_only=True):
     """The priority of a placed instance, and when its request began to wait for a host."""
 
     priority: Priority = 0

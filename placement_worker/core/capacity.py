@@ -437,7 +437,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
     return _bars_holder_id(claim.consumer, claim.take_over, world)
 
 
-def _bars_parts(claim: claims.ConsumerClaim, parts: Parts, world: ClaimWorld) -> str:
+def _bars_parts(claim: claims.ConsumerClaim, parts: Parts[Any], world: ClaimWorld) -> str:
     """Return why a cell may not send these parts of a claim; "" if it may."""
     for part in parts:
         if not any(rule.admits_cell(part, claim, world) for rule in world.rules):

@@ -139,7 +139,7 @@ async def room(
     async with a_visited_room(REGION, *CELLS, answered=answered, settings=settings) as visited:
         monkeypatch.setattr(visited.bus, "deliver", records.take)
         for module in (module for pages in pages_of_features() for module in getattr(pages, "PATIENCE", ())):
-            monkeypatch.setattr(module, "PATIENCE", 0.0)
+            monkeypatch.setattr(module, "PUBLISH_SECONDS", 0.0)
         yield visited
 
 

@@ -8,7 +8,7 @@ import pytest
 from bus import parts, reading
 from bus.errors import Undecodable
 from bus.messages import BuildRequested
-from bus.parts import ClaimParts, Part, PartTypes, RequestParts
+from bus.parts import ClaimParts, ConsumerPart, PartTypes, RequestPart, RequestParts
 from bus.protocol import encode
 from bus.reading import read
 from bus.requests import Flavor
@@ -16,7 +16,7 @@ from bus.vocabulary import Id
 from tests.support.ids import uid
 
 
-class ColorPart(Part, frozen=True, kw_only=True):
+class ColorPart(RequestPart, frozen=True, kw_only=True):
     """The color of a request, and its shade in the hints."""
 
     flat: ClassVar = {"color": "", "shade": "hints"}
@@ -25,7 +25,7 @@ class ColorPart(Part, frozen=True, kw_only=True):
     shade: Id | None = None
 
 
-class ColorClaim(Part, frozen=True, kw_only=True):
+class ColorClaim(ConsumerPart, frozen=True, kw_only=True):
     color: str
 
 
@@ -47,6 +47,11 @@ RED = RequestParts(ColorPart(color="red"))
 
 def body(**fields: object) -> bytes:
     return msgspec.json.encode({**msgspec.json.decode(encode(PLAIN)), **fields})
+
+
+def test_a_part_of_another_kind_of_message_is_refused_when_it_is_added() -> None:
+    with pytest.raises(ValueError, match="ColorClaim: RequestParts hold values of RequestPart"):
+        PartTypes().add("colors", RequestParts, ColorClaim)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
 
 
 async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "PATIENCE", 0.0)
+    monkeypatch.setattr(moving, "PUBLISH_SECONDS", 0.0)
     stands = FakeMovers().keeps(1, 1)
     async with a_visited_room(sent={FIND_MOVES.name: MovesFound(moves=(stands,))}) as room:
         await room.sign_in("admin")

@@ -20,7 +20,7 @@ from tests.support.ids import uid
 from tests.support.waiting import in_time
 
 MOVE = uid(9)
-PATIENCE = (plan_requests,)  # modules whose questions are repeated so long, and are not answered
+PATIENCE = (plan_requests,)  # modules whose questions are repeated for PUBLISH_SECONDS, without answers
 OPEN_HOST, DRAINED_HOST = uid(1, "a"), uid(2, "a")  # of the tests of roles
 
 PAGES = {"moves": "/moves", "move": "/moves/{move}"}

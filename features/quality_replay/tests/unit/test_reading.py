@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from bus.parts import Part, RequestParts
+from bus.parts import RequestPart, RequestParts
 from bus.queries import DecisionFound
 from bus.replication import ConsumerChange, ProviderChange
 from bus.requests import Flavor, ResourceGroup
@@ -123,7 +123,7 @@ def appeared(allocations: Allocations = ONE, is_instance: bool = True) -> Appear
     return Appeared(0.0, ITS, allocations, asking(structs.replace(SMALL, name="by amounts")), is_instance)
 
 
-class OtherPart(Part, frozen=True, kw_only=True):
+class OtherPart(RequestPart, frozen=True, kw_only=True):
     """A condition that a replay cannot repeat."""
 
     host: str = ""

@@ -57,7 +57,6 @@ async def test_boots_end_once_while_gateways_and_agents_are_killed(
     region: Region, database_url: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PER_CELL, str(region.agents_per_cell))
-    monkeypatch.setattr("berth.commands.run._HOSTS_A_SECOND", 2)  # each has an agent, which connects
     with RabbitMQ(directory / "rabbitmq") as rabbitmq:
         settings = Settings().having(
             amqp_url=rabbitmq.url,
