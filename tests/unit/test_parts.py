@@ -50,7 +50,7 @@ def body(**fields: object) -> bytes:
 
 
 def test_a_part_of_another_kind_of_message_is_refused_when_it_is_added() -> None:
-    with pytest.raises(ValueError, match="ColorClaim: RequestParts hold values of RequestPart"):
+    with pytest.raises(ValueError, match="ColorClaim: RequestParts hold parts of the type RequestPart"):
         PartTypes().add("colors", RequestParts, ColorClaim)
 
 
