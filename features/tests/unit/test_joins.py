@@ -30,7 +30,7 @@ class JoinPart(str):
     offers: tuple[object, ...] = ()
 
 
-class ForScript(MakesPart[PartNeeds, JoinPart]):
+class ForJoinScript(MakesPart[PartNeeds, JoinPart]):
     """The part of a feature for the worker of these tests."""
 
 
@@ -39,7 +39,7 @@ def a_module(name: str) -> ModuleType:
         return JoinPart(name)
 
     module = ModuleType(name)
-    module.PART = ForScript(part)  # type: ignore[attr-defined]
+    module.PART = ForJoinScript(part)  # type: ignore[attr-defined]
     return module
 
 
@@ -64,10 +64,10 @@ def listed(
 
 
 def test_the_part_of_a_join_follows_that_of_its_feature_if_both_are_listed(listed: tuple[str, ...]) -> None:
-    found = features.parts_of(ForScript, "scheduler", PartNeeds(), settings=None)
+    found = features.parts_of(ForJoinScript, "scheduler", PartNeeds(), settings=None)
     packages = [package for name in listed for package in _packages(name, listed)]
     assert found == [f"{package}.scheduler" for package in packages]
-    assert [part.make(PartNeeds(), None) for part in features.added(ForScript, "scheduler")] == found
+    assert [part.make(PartNeeds(), None) for part in features.added(ForJoinScript, "scheduler")] == found
 
 
 def _packages(name: str, listed: tuple[str, ...]) -> list[str]:
