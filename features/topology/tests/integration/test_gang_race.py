@@ -25,7 +25,7 @@ from tests.support.schedulers import scheduler_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-SCHEDULERS, RACKS, HOSTS_A_RACK, GANGS = 4, 6, 4, 60
+SCHEDULERS, RACKS, HOSTS_A_RACK, GANGS = 4, 6, 4, 45
 ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=64), "DISK_GB": Inventory(total=1000)}
 ROLES = ((2, 2, 2), (1, 4, 8), (2, 1, 1))  # instances, VCPU, memory: 10 VCPU in all; a rack has 32
 TOPOLOGIES = (
