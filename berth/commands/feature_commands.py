@@ -5,7 +5,6 @@ command of a join the joined feature. `scripts/made-pages` writes it, and keeps 
 this tree does not have. Lines of a feature that no release has any more are removed by hand.
 """
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,7 +45,3 @@ def _declared() -> Iterator[tuple[str, tuple[str, ...]]]:
                 join = module.partition(".")[0]
                 joined = (join.removeprefix("with_"),) if join.startswith("with_") else ()
                 yield command, (feature.name, *joined)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table())
