@@ -29,10 +29,12 @@ import pytest
 
 from berth.features import add_filters, add_messages
 from berth.settings import Settings
+from bus.clock import monotonic
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.quick_databases import repeat_migrations, run_sqlite_inline
 from tests.support.servers import Authority, ExternalServer, a_database, installed, url_of
+from tests.support.waiting import Patience
 
 SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "600"))  # five times the longest test on two cores
 
@@ -44,6 +46,7 @@ class Overdue(SystemExit):
 @contextmanager
 def limited(what: str, seconds: float = SECONDS) -> Iterator[None]:
     """Raise Overdue in the main thread after so many seconds, and again at that interval while it goes on.
+    The time in which the process waited for a processor does not count.
 
     A hang that no Python code can interrupt ends the process later (`faulthandler_timeout` in the Makefile);
     pytest-xdist then names the test and continues in a new process.
@@ -54,7 +57,12 @@ def limited(what: str, seconds: float = SECONDS) -> Iterator[None]:
         yield
         return
 
+    patience = Patience(seconds, monotonic)
+
     def ring(number: int, frame: FrameType | None) -> None:
+        if (left := patience.left()) > 0:
+            signal.setitimer(signal.ITIMER_REAL, left, seconds)
+            return
         sys.stderr.write(f"{what} is not over after {seconds:g} s\n{_all_that_is_done()}")
         raise Overdue(f"{what} is not over after {seconds:g} s: what it waits for is in what it wrote")
 

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from berth.commands.feature_commands import missing_features
 from berth.features import commands_of, features
 
 # panel → command → its module, in the order in which they are shown
@@ -141,3 +142,11 @@ class EveryCommand(TyperGroup):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.commands.update({listed.name: Later(listed) for listed in COMMANDS})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse a command of a feature that this berth does not have, with the name of the feature."""
+        for words in (args[:2], args[:1]):
+            command = " ".join(words)
+            if command not in self.commands and (why := missing_features(command)):
+                ctx.fail(why)
+        return super().resolve_command(ctx, args)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -41,11 +42,10 @@ from bus import topics
 from bus.broker_urls import addresses
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused
+from bus.errors import OperationRefused, Unavailable
 from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
 
-_METAL_SECONDS = 30.0
 _FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # defaults of a single flavor
 
 Mix = Annotated[
@@ -232,10 +232,14 @@ async def _metal_summary(bus: Bus, settings: Settings) -> str:
     before = (await find(wanted)).fitting
     began = monotonic()
     await publish(bus, *nodes)
-    while (await find(wanted)).fitting < before + len(nodes):
-        if monotonic() - began > _METAL_SECONDS:
-            return f"bare metal: [red]after {_METAL_SECONDS:.0f} s the nodes are still not claimable[/red]"
-        await asyncio.sleep(0.001)
+    try:
+        await Startup(sleep=lambda _: asyncio.sleep(0.001)).wait(
+            partial(find, wanted),
+            lambda found: f"{found.fitting - before if found else 0} of {len(nodes)} nodes are claimable",
+            lambda found: found.fitting >= before + len(nodes),
+        )
+    except Unavailable as silent:
+        return f"bare metal: [red]{escape(str(silent))}[/red]"
     claimable = monotonic() - began
     ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="metal"))
     await publish(bus, msgspec.structs.replace(request, reply_to="metal"))

@@ -19,7 +19,7 @@ from bus.requests import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, every, on, on_many
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import DEADLINE, patience, until
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
         await bus.transport.publish([envelope], expected=[True])
         (letter,) = await buried(bus.transport)
         await bus.publish(a_small_request())  # the worker continues
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             await listener.get()
     assert names in letter.reason
     assert body.startswith(letter.body)
@@ -108,7 +108,7 @@ async def test_an_exception_affects_only_its_message_of_a_list(connect: Connect,
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
     await bus.publish(*(a_small_request(number) for number in range(1, 6)))
     async with serving(connect, worker):
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             message = {(await listener.get()).request[-1] for _ in range(4)}
         (letter,) = await buried(bus.transport)
     assert message == {"1", "2", "4", "5"}
@@ -170,11 +170,11 @@ async def test_a_killed_worker_loses_nothing(
     worker = scheduler(hold)
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
     await bus.publish(a_small_request())
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         await taken.wait()
     life.cancel()
     await asyncio.wait([life])
-    async with serving(connect, scheduler(refuse)), asyncio.timeout(DEADLINE):
+    async with serving(connect, scheduler(refuse)), patience():
         message = await listener.get()
     assert message.request == a_small_request().request
 

@@ -31,7 +31,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, make_providers, report
 from tests.support.virtual_time import TurnedClock
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import patience, until
 
 OURS, THEIRS, MINE_TOO, POOL, LONE = 1, 2, 3, 7, 8  # roots: of c1, of c2, of c1, two of operators
 SHARED = {"DISK_GB": Inventory(total=100)}
@@ -348,7 +348,7 @@ async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> N
             id="f", type="BuildsFound", key=replies, body=msgspec.Raw(b'{"builds":[]}'),
             causation=overheard[0].id,
         )  # fmt: skip
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             await bus.transport.publish([forged], expected=[True])
             assert await question
         refused.set()

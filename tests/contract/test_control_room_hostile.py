@@ -1,6 +1,5 @@
 """The control room handles requests, rows and messages that no page and no worker would create."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+from tests.support.waiting import patience
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -145,7 +145,7 @@ async def test_any_path_gets_a_page(room: VisitedRoom, path: str) -> None:
 
 @pytest.mark.parametrize("path", STREAMS)
 async def test_a_stream_is_not_opened_by_another_method(room: VisitedRoom, path: str) -> None:
-    async with asyncio.timeout(5):
+    async with patience():
         head = await room.browser.head(f"{path}/events")
         assert (head.status_code, head.content) == (200, b"")
         for method in ("OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"):

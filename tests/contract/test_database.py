@@ -21,7 +21,7 @@ from bus.sql.postgres import DatabaseServers
 from bus.sql.statement import Statement, Transaction
 from deploy.servers import Postgres
 from tests.support.databases import EVERY_WAY
-from tests.support.waiting import DEADLINE
+from tests.support.waiting import patience
 
 DATABASES = EVERY_WAY
 
@@ -85,7 +85,7 @@ async def test_a_cancelled_transaction_has_no_effect_at_any_moment(things: Datab
             for _ in range(times):
                 task.cancel()
                 await asyncio.sleep(0)
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             there = await used(things)
             assert (f"x{number}" in there) == (f"y{number}" in there)
             async with things.write() as tx:
@@ -108,7 +108,7 @@ async def test_a_reader_sees_only_committed_rows(things: Database) -> None:
         assert not done or reading.result() == {"a": 0}
         go_on.set()
         await writing
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             assert (await reading) in ({"a": 0}, {"a": 1})
     assert await used(things) == {"a": 1}
 
@@ -139,7 +139,7 @@ async def test_ten_of_twenty_concurrent_claims_of_ten_places_succeed(
             await asyncio.sleep(0)
             return seen < 10 and (await tx.execute(USE, {"id": "a", "total": 10})).rowcount == 1
 
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         taken = await asyncio.gather(*(claim(number) for number in range(20)))
     assert sorted(taken) == [False] * 10 + [True] * 10
     assert await used(things) == {"a": 10}
@@ -151,13 +151,13 @@ async def test_transactions_wait_for_a_free_connection(things: Database) -> None
             await asyncio.sleep(0)
             return int((await tx.execute(text("SELECT CAST(:n AS BIGINT)"), {"n": number})).scalar_one())
 
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         assert await asyncio.gather(*(look(number) for number in range(50))) == list(range(50))
 
 
 async def test_a_nested_transaction_that_would_deadlock_is_refused() -> None:
     memory = Database("sqlite+aiosqlite://")
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         for inner in (memory.read, memory.write):
             with pytest.raises(RuntimeError, match="waits for itself"):
                 async with memory.write(), inner():
@@ -185,7 +185,7 @@ async def test_a_deadlock_is_a_conflict_and_the_retry_succeeds(database_url: str
                 await both_hold_one.wait()
             await tx.execute(USE, {"id": second, "total": 9})
 
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         await asyncio.gather(take("a", "b"), take("b", "a"))
     assert (tries, await used(database)) == (3, {"a": 2, "b": 2})
     await database.close()
@@ -335,7 +335,7 @@ async def test_errors_of_driver_statements_have_the_same_types(
     on_postgres: Database, sql: str, values: list[Any], error: type[Exception], first: bool
 ) -> None:
     hasty = Database(on_postgres._url, statement_seconds=0.5, pool_size=1)
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         with pytest.raises(error):
             async with hasty.write() as tx:
                 if not first:
@@ -399,7 +399,7 @@ async def test_silently_lost_connections_cost_one_timeout_in_all(database_url: s
     for pid in backends:
         os.kill(pid, signal.SIGSTOP)
     try:
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             with pytest.raises(Unavailable):
                 await backend()
             alive = await asyncio.gather(*(backend() for _ in range(3)))
@@ -421,7 +421,7 @@ async def test_an_unreachable_server_is_unavailable_and_the_message_hides_the_pa
     postgres: Postgres, on_postgres: Database
 ) -> None:
     await asyncio.to_thread(postgres.stop)
-    async with asyncio.timeout(DEADLINE):  # the pooled connections may fail first, in another way
+    async with patience():  # the pooled connections may fail first, in another way
         while "refused" not in await failure_of(on_postgres):
             pass
     for transaction in (on_postgres.read, on_postgres.write):

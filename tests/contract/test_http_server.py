@@ -20,7 +20,7 @@ from bus.errors import Unavailable
 from bus.http import ADDRESS_BYTES, HttpLimits, listen, serve, url_of
 from bus.tls import TlsFiles
 from tests.support.servers import Authority
-from tests.support.waiting import until
+from tests.support.waiting import patience, until
 
 SECONDS = 20.0  # time limit of a test
 SOON = 0.2  # enough for a task switch on a busy machine
@@ -65,7 +65,7 @@ class MeasuringSite:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(reply)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with patience(SECONDS):
                 yield reader, writer
         finally:
             writer.close()

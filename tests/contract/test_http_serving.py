@@ -12,6 +12,7 @@ from bus.http import listen
 from tests.support.berth_processes import run_berth
 from tests.support.http_process import SECONDS, ApiProcess, alone, an_api_process, answer_from, as_http
 from tests.support.ids import uid
+from tests.support.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ async def keeps_connections(api: ApiProcess) -> bool:
     Processes that a Nova service forks share the connection of a request before the fork, if it is kept.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    async with asyncio.timeout(SECONDS):
+    async with patience(SECONDS):
         writer.write(as_http("GET", "/"))
         is_kept = b"connection: close" not in await answer_from(reader)
         if is_kept:
@@ -105,7 +106,7 @@ async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
     up = ("up", "--http", "127.0.0.1:0", "--hosts", "3", "--cells", "c1", "--build-time", "constant:0")
     async with an_api_process(tmp_path, *up) as api:
         assert api.process.stdout is not None
-        async with asyncio.timeout(SECONDS):
+        async with patience(SECONDS):
             assert b"berth is up" in await api.process.stdout.readline()
         status, sent = await api.ask("GET", "/allocation_candidates?resources=VCPU:1")
         assert (status, len(json.loads(sent)["allocation_requests"])) == (200, 3)

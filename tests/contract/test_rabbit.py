@@ -43,7 +43,7 @@ from bus.requests import Flavor
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope, buried, number_in, publish, take
 from tests.support.ids import uid
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import patience, until
 
 pytestmark = pytest.mark.services
 
@@ -455,7 +455,7 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
     transport = RabbitTransport(amqp_url, exchange=bus_name)
     forged = [envelope_of(a_request_of(uid(100 + number)), Clock()) for number in range(count)]
     worker = Worker("w", consumes=[on(topics.BUILD_REQUESTED, handle)])
-    async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
+    async with Bus(transport) as bus, asyncio.TaskGroup() as group, patience():
         spec = worker.queue_of(worker.consumes[0])
         inbox = await transport.consume(spec, 10)
         blocking_channel.exchange_declare("outside", "topic", auto_delete=True)

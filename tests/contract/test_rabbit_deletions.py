@@ -12,7 +12,7 @@ from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport, reconnecting
 from tests.support.envelopes import an_envelope, number_in, numbers, publish, take
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import patience, until
 
 pytestmark = pytest.mark.services
 
@@ -45,7 +45,7 @@ async def operator(amqp_url: str) -> AsyncIterator[AbstractChannel]:
 
 async def read_all(inbox: Inbox, wanted: set[int]) -> None:
     missing = set(wanted)
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         while missing:
             delivery = await inbox.get()
             missing.discard(number_in(delivery))

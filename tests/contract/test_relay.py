@@ -15,7 +15,7 @@ from placement_worker.store import changes
 from placement_worker.store.changes import LAST_CHANGE, LAST_REPORTED
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, last_published
-from tests.support.waiting import DEADLINE
+from tests.support.waiting import patience
 
 
 class RememberingBus:
@@ -41,12 +41,12 @@ class RememberingBus:
         return [message.number for message in self.sent]
 
     async def holds(self, number: int) -> None:
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             while number not in self.numbers:
                 await asyncio.sleep(0.002)
 
     async def tried(self, times: int = 1) -> None:
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             while self.tries < times:
                 await asyncio.sleep(0.002)
 
@@ -84,7 +84,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
 
 
 async def reported_up_to(placement: Placement, number: int) -> None:
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         while await last_published(placement) < number:
             await asyncio.sleep(0.005)
 
@@ -225,7 +225,7 @@ async def test_two_processes_publish_one_after_the_other(database_url: str, wire
             await change(one)
             await wire.tried()
             async with relaying((other, other_wire)):
-                async with asyncio.timeout(DEADLINE):
+                async with patience():
                     while not await waits(other) and not other_wire.tries:
                         await asyncio.sleep(0.005)
                 assert other_wire.tries == 0

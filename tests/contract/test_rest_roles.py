@@ -15,7 +15,7 @@ from bus.messages import BuildDeleteRequested, BuildRequested
 from placement_worker.http.access import Identity
 from tests.support.http_placement import a_stream
 from tests.support.rest_region import BUILD, OTHER, WAITS, a_body, a_caller, a_region, rest_of_features
-from tests.support.waiting import until
+from tests.support.waiting import in_time, until
 
 # Operation → its act, its URL, and its body. All concern the project p1 in cell c1.
 OPERATIONS: dict[tuple[str, str], tuple[str, str, Callable[[], Any]]] = {
@@ -147,7 +147,7 @@ async def test_a_stream_of_events_ends_after_its_token_is_revoked(monkeypatch: p
         stream = asyncio.create_task(region.send(member, "GET", "/v1/events/stream"))
         await until(lambda: "p1" in region.ends._watches)
         region.identities.clear()
-        response = await asyncio.wait_for(stream, 10)
+        response = await in_time(stream)
         assert response.status_code == 200
 
 

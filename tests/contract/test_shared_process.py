@@ -18,7 +18,7 @@ from bus.requests import Flavor
 from bus.worker import Worker, on
 from tests.support.buses import queues_of, serving
 from tests.support.conductor_builders import a_destroy_order, a_placed, an_agent_report
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import DEADLINE, patience, until
 
 PLACED = a_placed()
 ORDER = a_destroy_order(PLACED)
@@ -83,7 +83,7 @@ def agent(handler: Callable[[DestroyOrdered], Awaitable[AgentReported | None]]) 
 async def killed_at(moment: asyncio.Event, life: Coroutine[Any, Any, None]) -> None:
     """Run a process until `moment` is set, then kill it."""
     killed = asyncio.create_task(life)
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         await moment.wait()
     killed.cancel()
     await asyncio.wait([killed])

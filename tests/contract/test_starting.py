@@ -28,7 +28,7 @@ from bus.topics import BUILD_REQUESTED
 from bus.worker import Worker, central_queues, on
 from tests.support.buses import Connect
 from tests.support.ids import uid
-from tests.support.waiting import DEADLINE, in_time
+from tests.support.waiting import in_time, patience
 
 
 def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
@@ -111,7 +111,7 @@ async def test_the_state_directory_is_private(tmp_path: Path, umask: None, exist
         for name in ("bus.db", "placement.db", "cell_c1.db"):
             with closing(sqlite3.connect(directory / name)) as file, file:
                 file.execute("PRAGMA user_version = 0")
-    async with asyncio.timeout(DEADLINE), embedded(settings_in(directory), open_socket=True):
+    async with patience(), embedded(settings_in(directory), open_socket=True):
         await at_work(directory)
         found = modes(directory)
     assert {"bus.db", "bus.db-wal", "bus.db-shm", "bus.sock", "placement.db", "placement.db-wal"} <= set(
@@ -122,7 +122,7 @@ async def test_the_state_directory_is_private(tmp_path: Path, umask: None, exist
 
 
 async def test_a_second_berth_does_not_start_even_if_files_are_removed(tmp_path: Path) -> None:
-    async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
+    async with patience(), embedded(settings_in(tmp_path)):
         await at_work(tmp_path)
         for path in tmp_path.iterdir():
             if not path.name.startswith(
@@ -132,7 +132,7 @@ async def test_a_second_berth_does_not_start_even_if_files_are_removed(tmp_path:
         with pytest.raises(Unavailable, match=r"^another berth is running with its state in "):
             async with embedded(settings_in(tmp_path)):
                 pass
-    async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
+    async with patience(), embedded(settings_in(tmp_path)):
         pass
 
 

@@ -16,7 +16,7 @@ from bus.local.transport import SocketServer, SocketTransport
 from bus.protocol import MAX_IN_HAND_BYTES, BusDepths, DeadLetter, QueueDepth, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.support.envelopes import a_letter, an_envelope, number_in, numbers, publish, take
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import patience, until
 
 Connect = Callable[[], Awaitable[Transport]]
 
@@ -155,7 +155,7 @@ async def test_at_most_the_prefetch_count_is_delivered(transport: Transport) -> 
     await publish(transport, an_envelope(5))  # long enough for a third message to arrive
     assert not third.done()
     second.done()
-    async with asyncio.timeout(DEADLINE):
+    async with patience():
         assert number_in(await third) == 2
     first.done()
     (await third).done()

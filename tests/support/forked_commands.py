@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +19,8 @@ from tempfile import TemporaryDirectory
 from berth.__main__ import main
 from berth.commands import index
 from berth.kit import terminal
+from bus.clock import monotonic
+from tests.support.waiting import Patience, waited_by
 
 for _module in {module for commands in index._MODULES.values() for module in commands.values()}:
     import_module(f"berth.commands.{_module}")
@@ -29,12 +32,16 @@ PROCESSES.set_forkserver_preload(["pytest", __name__, "berth.worker_imports"])
 def run_forked(
     arguments: Sequence[str], directory: Path, environment: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this directory and environment; raise TimeoutExpired after so many seconds."""
+    """Run a command in this directory and environment; raise TimeoutExpired after so many seconds in which
+    its process could run.
+    """
     with TemporaryDirectory() as printed:
         paths = [Path(printed) / name for name in ("stdout", "stderr")]
         process = PROCESSES.Process(target=_printing, args=(arguments, directory, dict(environment), paths))
         process.start()
-        process.join(seconds)
+        limited = Patience(seconds, monotonic, partial(waited_by, process.pid or 0))
+        while process.exitcode is None and (left := limited.left()) > 0:
+            process.join(left)
         if process.exitcode is None:
             process.kill()
             process.join()

@@ -15,6 +15,7 @@ from placement_worker import Placement
 from placement_worker.http import Options, http_app
 from placement_worker.http.access import AccessPolicy
 from tests.support.placement_builders import a_placement
+from tests.support.waiting import patience
 
 LATEST = 39
 
@@ -97,14 +98,14 @@ class Stream:
         found: list[str] = []
         text = ""
         while len(found) < count:
-            async with asyncio.timeout(60):
+            async with patience():
                 text += (await self._parts.get()).decode()
             *whole, text = text.split("\n\n")
             found += [event for event in whole if event and not event.startswith(":")]
         return found
 
     async def ended(self) -> None:
-        async with asyncio.timeout(60):
+        async with patience():
             while await self._parts.get():
                 pass
 
@@ -142,9 +143,9 @@ async def a_stream(
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(http_placement.app(scope, receive, send))
-        async with asyncio.timeout(60):
+        async with patience():
             status, results = await started
         yield Stream(status, results, parts)
         left.set()
-        async with asyncio.timeout(60):
+        async with patience():
             await task

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import patience
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
 BERTH = ("-m", "berth")
@@ -30,7 +32,7 @@ class ApiProcess:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with patience(SECONDS):
                 return await answer_from(reader)
         finally:
             writer.close()
@@ -82,7 +84,7 @@ async def an_api_process(
     process = await _a_process(directory, *arguments, files=files, program=program)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(SECONDS):
+        async with patience(SECONDS):
             printed = (await process.stdout.readline()).decode()
             while printed.startswith("the control room is at"):
                 printed = (await process.stdout.readline()).decode()

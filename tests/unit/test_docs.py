@@ -347,7 +347,6 @@ def test_bash_completion_lists_subcommands_and_values(words: str, completed: str
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **asked},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert reply.stdout.split() == [completed], reply.stderr

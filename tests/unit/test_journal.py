@@ -15,7 +15,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
 from tests.support.envelopes import a_letter, an_envelope, number_in, publish, take
-from tests.support.waiting import DEADLINE
+from tests.support.waiting import patience
 
 QUEUE = QueueSpec("reader", ("build.requested",))
 
@@ -38,7 +38,7 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
         journal._file.execute(f"PRAGMA max_page_count={pages}")
 
     room(20)
-    async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
+    async with patience(), asyncio.TaskGroup() as group:
         publishing = [group.create_task(publish(transport, large(number))) for number in (2, 3)]
         while caplog.text.count("disk is full") < 2:
             await asyncio.sleep(0.001)

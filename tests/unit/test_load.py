@@ -33,6 +33,7 @@ from bus.messages import (
 )
 from bus.vocabulary import Message
 from bus.worker import Worker, on_many
+from tests.support.waiting import patience
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
         emits = [topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE]
         worker = Worker("berth", [on_many(topics.BUILD_REQUESTED, handle, emits=emits)])
         await bus.transport.declare(worker.queue_of(worker.consumes[0]))
-        async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+        async with asyncio.TaskGroup() as group, patience():
             group.create_task(theirs.serve(worker, stopping))
             result = await load.run()
             stopping.set()
@@ -192,7 +193,7 @@ async def test_the_instances_of_a_load_are_deleted_in_their_cells_and_the_missin
         ])  # fmt: skip
         for consumed in worker.consumes:
             await bus.transport.declare(worker.queue_of(consumed))
-        async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+        async with asyncio.TaskGroup() as group, patience():
             group.create_task(theirs.serve(worker, stopping))
             result = await load.run()
             left = await load.delete()

@@ -25,7 +25,7 @@ from bus.protocol import Envelope, QueueSpec
 from bus.rabbit import RabbitTransport, client_channels, connection, consuming, reconnecting
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
-from tests.support.waiting import in_time, until
+from tests.support.waiting import in_time, patience, until
 
 _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "Connection.StartOk": lambda _: commands.Connection.Tune(channel_max=64, frame_max=131072, heartbeat=60),
@@ -201,7 +201,7 @@ async def test_a_clients_queue_that_confirms_nothing_delays_no_other_message(is_
     async with an_odd_broker() as broker, a_transport(broker) as transport:
 
         async def publish(*messages: Envelope) -> None:
-            async with asyncio.timeout(1.0):
+            async with patience(1.0):
                 await transport.publish(messages, expected=[False] * len(messages))
 
         clients = [f"shop{number}" for number in range(50)]

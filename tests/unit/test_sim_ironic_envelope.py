@@ -1,6 +1,5 @@
 """Envelopes of the simulated Ironic's notifications, and their publication."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ from compute_sim.ironic.simulation import Simulation
 from tests.support.foreign_publishers import PublisherWithoutBroker
 from tests.support.simulated_ironic import NOW, a_node
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import patience
 
 
 def inside(envelope: dict[str, str]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ async def test_notifications_during_a_broker_outage_are_sent_later() -> None:
     for _ in range(BATCH + 1):
         exchange(SentNotification("update", "end", a_node(), "req-1"))
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(60):
+        async with patience():
             await exchange.run()
     messages = [inside(json.loads(body)) for _, body in publisher.published]
     times = [message["timestamp"] for message in messages]

@@ -153,6 +153,6 @@ _end_process(3)
 
 def test_a_stopped_worker_flushes_its_output_and_frees_no_memory() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", ENDING], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", ENDING], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout) == (3, "output, flushed\n"), ran.stderr

@@ -33,7 +33,13 @@ from placement_worker.extension import LOCKS
 from tests.support.claim_worlds import A, B, C, room, stock
 from tests.support.ids import uid
 
-RULES = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock()).claims.rules
+# Another rule has its tests in the folder of its feature (docs/howto/claim-rule.md).
+JUDGING = (ReservationRule, PreemptionRule, GroupRule, TopologyRule, QuotaRule, GroupLimitRule)
+RULES = [
+    rule
+    for rule in open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock()).claims.rules
+    if isinstance(rule, JUDGING)
+]
 X, Y, VICTIM, SLOT, DRAWER = (uid(number) for number in range(1, 6))
 KEEP, REST, MOVE = uid(6), uid(7), uid(8)
 PROJECT = "p1"

@@ -31,6 +31,7 @@ from tests.support.conductor_builders import (
     deliver,
 )
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
+from tests.support.waiting import patience
 
 
 async def test_two_conductors_that_receive_different_events_of_a_build_lose_neither(
@@ -103,7 +104,7 @@ async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect
         unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
         request = a_request(1, instances=2)
         await bus.publish(request)
-        async with asyncio.timeout(DEADLINE):
+        async with patience():
             lost = await unplaceable.get()
             built = await placed.get()
             await bus.publish(a_request(2, cell="c1"))

@@ -14,6 +14,7 @@ from features.placement_additions.feed import STREAMS
 from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json
 from tests.support.http_process import PATIENT_BERTH, SECONDS, alone, an_api_process, as_http
 from tests.support.ids import uid
+from tests.support.waiting import patience
 
 A, B = uid(1, "a"), uid(2, "a")
 
@@ -97,7 +98,7 @@ async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path
         assert b"200 OK" in await reader.readuntil(b": berth\n\n")
         idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", api.port))[1]
         api.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(SECONDS):
+        async with patience(SECONDS):
             assert (await reader.read()).endswith(b"0\r\n\r\n")
             await api.process.wait()
         assert api.process.returncode == 0
