@@ -95,6 +95,10 @@ class FeatureProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
+    """A declaration of a feature: what its folder contains, which other features it needs, and what
+    composition must start or register for it.
+    """
+
     name: str  # of the folder
     says: str
     adds: tuple[str, ...] = ()  # modules with a value PART
@@ -126,6 +130,9 @@ class Offers:
         self._objects: dict[type[Any], Any] = {}
 
     def add(self, *objects: object) -> None:
+        """Offer objects to the features that need this one. An object of the same type as an earlier one
+        replaces it.
+        """
         self._objects |= {type(each): each for each in objects}
 
     def of(self, kind: type[T]) -> T:

@@ -145,6 +145,7 @@ class Parts:
         return f"{type(self).__name__}({', '.join(map(repr, self._values.values()))})"
 
     def get(self, type_: type[P]) -> P | None:
+        """Return the part of this type, or None if the message has none."""
         value: P | None = self._values.get(type_)
         return value
 
@@ -306,6 +307,9 @@ class PartTypes:
         return self._types[owner]
 
     def feature_of(self, part: Part) -> str:
+        """Return the name of the feature that defines the part, or the name of its type if no listed feature
+        does.
+        """
         return self._features.get(type(part), type(part).__name__)
 
     def read(self, owner: type[Parts], fields: Any) -> Parts:
@@ -373,6 +377,7 @@ class PartTypes:
         return found
 
     def written(self, parts: Parts) -> dict[str, Any]:
+        """Return the parts by the names of their features, as they are encoded."""
         return {self._features[type_]: value for type_, value in parts._values.items()}
 
 

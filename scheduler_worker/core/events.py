@@ -34,10 +34,16 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
+    """Placement's answers to the claims of an order, in the order of the claims."""
+
     results: tuple[ClaimResult, ...]
 
 
 class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
+    """Placement refused to process the claims, for example because they are invalid; a retry would fail as
+    well.
+    """
+
     why: str
 
 
@@ -51,14 +57,22 @@ class Located(msgspec.Struct, frozen=True, gc=False):
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):
+    """Placement's answers to the retirement of instances that got no host. Once retired, an instance can
+    claim nothing.
+    """
+
     results: tuple[tuple[Id, ReleaseResult], ...]
 
 
 class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
+    """Placement refused to process the retirement of instances; a retry would fail as well."""
+
     why: str
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
+    """The other hosts to which the cell may move each placed instance if its build fails."""
+
     alternates: Mapping[Id, tuple[Candidate, ...]]
 
 
@@ -121,11 +135,15 @@ class ReserveHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReleaseHost(msgspec.Struct, frozen=True, gc=False):
+    """Release the reservation of a chosen host, because the instance does not use it."""
+
     pick: Pick
     instance: Id
 
 
 class Warn(msgspec.Struct, frozen=True, gc=False):
+    """Log a warning."""
+
     text: str
 
 
