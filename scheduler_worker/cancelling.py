@@ -42,6 +42,9 @@ class Cancellation:
         self._ending = ending
 
     async def fence(self, builds: Sequence[Id], why: str) -> Fenced:
+        """Retire the builds in placement, so that later claims fail; return which were ended, and which hold
+        a host.
+        """
         fenced = Fenced()
         for build in builds:
             result = await self._ending.retire(build, why)

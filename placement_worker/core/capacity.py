@@ -99,6 +99,7 @@ class ClaimJournal:
         setattr(target, field_, value)
 
     def set_item(self, items: dict[K, V], key: K, value: V) -> None:
+        """Set an item of a dictionary, so that a refusal of the claim restores the former one."""
         if key in items:
             self._undo.append((items.__setitem__, (key, items[key])))
         else:
@@ -204,11 +205,13 @@ class ClaimWorld:
     )  # holder consumers that got allocations by the request
 
     def provider(self, uuid: str) -> ClaimedProvider:
+        """Return a provider that the transaction has read."""
         provider = self.providers[uuid]
         assert provider is not None  # callers pass only providers with allocations
         return provider
 
     def holds(self, consumer: str) -> bool:
+        """Return whether the consumer has allocations."""
         holder = self.holders.get(consumer)
         return holder is not None and bool(holder.held)
 
@@ -243,9 +246,11 @@ class ClaimWorld:
         return found
 
     def retire(self, consumer: str, ended: claims.Retired) -> None:
+        """Record that a consumer has ended: later claims for it are refused."""
         self.retired[consumer] = self.to_retire[consumer] = ended
 
     def wake(self, consumer: str) -> None:
+        """Record that a retired consumer may claim again."""
         del self.retired[consumer]
         self.to_retire.pop(consumer, None)
         self.woken.add(consumer)
@@ -315,12 +320,16 @@ class ClaimWorld:
         return changed
 
     def count(self, allocations: Allocations, sign: int) -> None:
+        """Add allocations to the used amounts of their providers, or subtract them if `sign` is -1."""
         for provider, resources in allocations.items():
             stocks = self.provider(provider).stocks
             for name, amount in resources.items():
                 stocks[name].used += sign * amount
 
     def roots(self, allocations: Allocations) -> frozenset[str]:
+        """Return the roots of the trees with these allocations, except pools; if all are pools, the roots of
+        all.
+        """
         return roots_of((self.provider(provider).root, provider in self.sharing) for provider in allocations)
 
 
@@ -408,6 +417,7 @@ def fenced_off(
 
 
 def named_twice(order: claims.ClaimRequested) -> bool:
+    """Return whether a consumer occurs twice in the claims of one request, which placement refuses."""
     named = [name for claim in order.claims for name in (claim.consumer, *_further_consumers(claim))]
     return len(set(named)) < len(named)
 

@@ -161,6 +161,7 @@ class FoundHosts:
         return np.flatnonzero(reduce(and_, [mask for _, mask in self.masks]))
 
     def host(self, index: int) -> PlacedHost:
+        """Return the found host at this index."""
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
@@ -174,6 +175,7 @@ class FoundHosts:
         return facts
 
     def index(self, root: str) -> int:
+        """Return the index of a found host by its root."""
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))
 
