@@ -24,6 +24,7 @@ from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queu
 
 
 def flood_policy(cell: str, exchange: str = "berth") -> str:
+    """Return the name of the RabbitMQ policy that limits the queues of a cell."""
     return f"{exchange} flood {cell}"
 
 

@@ -234,6 +234,7 @@ def added(kind: type[T], name: str, of: Feature | None = None) -> list[T]:
 
 
 def part_in(module: ModuleType, kind: type[T]) -> T:
+    """Return the value PART of a feature's module; raise ImportError if it is missing or of another type."""
     if not isinstance(part := getattr(module, "PART", None), kind):
         raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
     return part

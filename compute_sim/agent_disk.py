@@ -173,7 +173,7 @@ M = TypeVar("M", bound=OrderMemory)
 
 @dataclass(eq=False)
 class AgentDisk:
-    """What a simulated agent has on disk: outcomes of orders, guests and their devices."""
+    """The state of a simulated agent on disk: outcomes of orders, guests and their devices."""
 
     builds: AgentBuilds = field(default_factory=AgentBuilds)
     hosted: Guests = field(default_factory=Guests)

@@ -97,7 +97,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> BuildSpec:
-        """What is built; a resize changes it."""
+        """The flavor, image and further properties of the instance; a resize changes it."""
         return self.new_spec or self.as_placed.spec
 
     def holder_of(self, left: Leftover) -> str:
