@@ -24,11 +24,14 @@ class HeadroomWouldShrink(OperationRefused):
 
 
 async def find_headroom(bus: Bus) -> Sequence[Headroom]:
+    """Return all headrooms."""
     return (await bus.asker(HEADROOM)(FindHeadroom())).headrooms
 
 
 @dataclass(frozen=True)
 class HeadroomSet:
+    """The result of setting headroom."""
+
     changed: bool  # False: headroom for exactly these levels exists already
     dropped: Sequence[str] = ()  # levels that are not covered any more
 
