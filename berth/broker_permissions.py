@@ -29,7 +29,9 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a regular expression that matches the names of placement's queues for messages of this cell."""
+    """Return a regular expression that matches the names of placement's queues to which this cell may
+    publish. A policy limits their length, so that one cell cannot fill the broker.
+    """
     names, of = BrokerNames(exchange), re.escape(cell)
     return any_of(
         queue_patterns(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"])

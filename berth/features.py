@@ -115,7 +115,7 @@ def add_messages() -> None:
 
 @cache
 def add_filters() -> None:
-    """Add the filters and weighers of all features to those of this process."""
+    """Register the filters and weighers of all features in this process, so that settings can name them."""
     from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
     from scheduler_worker.core.extension import RulesPart
 

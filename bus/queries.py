@@ -230,7 +230,7 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
 
 def build_for_member(stands: BuildStands) -> BuildStands:
-    """Return a build as a member of its project may read it."""
+    """Return a build without the parts that name instances of other projects, for a member of its project."""
     placed = structs.replace(stands.placed, parts=stands.placed.parts.for_members())
     return structs.replace(stands, placed=placed)
 

@@ -69,7 +69,7 @@ class StatusReader:
         return self.cell_names(await self.status())
 
     def cell_names(self, status: CloudStatus) -> list[str]:
-        """Return the names of all cells in a status."""
+        """Return the names of all cells in a status: registered, with hosts, or configured."""
         found, counts = status.cells.answer, status.counts
         known = [cell.name for cell in found.cells if not cell.gone] if found else []
         return list(dict.fromkeys((*known, *(counts.hosts if counts else ()), *self._configured)))

@@ -84,7 +84,6 @@ class Cancellation:
         return (*self.answer(asked, waited, why, passed_on=cells), *deletes)
 
     def answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> CancelResults:
-        """Return the answer to a cancellation."""
         answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
         return (msgspec.structs.replace(answer, notes=asked.unknown_fields),)
 

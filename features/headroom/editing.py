@@ -24,7 +24,6 @@ class HeadroomWouldShrink(OperationRefused):
 
 
 async def find_headroom(bus: Bus) -> Sequence[Headroom]:
-    """Return all headrooms."""
     return (await bus.asker(HEADROOM)(FindHeadroom())).headrooms
 
 

@@ -98,14 +98,15 @@ async def evacuations(tx: Transaction, *, over: bool = False, begin: str = "") -
 
 
 async def put_evacuations(tx: Transaction, changed: Iterable[HostEvacuation]) -> None:
-    """Store evacuations."""
     rows = [(each.id, each.root, not each.is_over, _json(each)) for each in changed]
     if rows:
         await _PUT_EVACUATIONS(tx, rows)
 
 
 async def release(tx: Transaction, ids: Iterable[str]) -> int:
-    """Record that the hosts of these evacuations may be used again; return the number of changed rows."""
+    """Record that an operator has released these open evacuations from the rate limit; return
+    their number.
+    """
     return len(await _RELEASE(tx, [(id_,) for id_ in sorted(ids)]))
 
 

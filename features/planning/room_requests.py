@@ -25,7 +25,7 @@ class RoomListener(PlanListener):
     """Base class of objects that receive the progress of making room; its methods do nothing."""
 
     def planned(self, plan: RoomPlanned) -> None:
-        """Receive the plan."""
+        """Receive each plan before its moves begin, or the answer that there is none."""
 
     def undoing(self, goal: RoomGoal) -> None:
         """Receive the report that the moves are reverted."""

@@ -37,7 +37,6 @@ class MovesOfPlan:
 
     @cached_property
     def of_builds(self) -> Mapping[Id, list[MoveOfPlan]]:
-        """Return the moves of the plan by build."""
         found: dict[Id, list[MoveOfPlan]] = {}
         for each in self.stored:
             found.setdefault(each.move.build, []).append(each.move)
