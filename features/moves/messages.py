@@ -321,7 +321,7 @@ class FindMoves(Message, frozen=True, kw_only=True):
 
 
 class MovesFound(Message, frozen=True, kw_only=True):
-    """A page of moves."""
+    """A page of moves, the answer to FindMoves."""
 
     moves: LongList[MoveStands]
     more: bool = False  # there are further pages, after `last`

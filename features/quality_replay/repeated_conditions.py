@@ -58,7 +58,9 @@ class RepeatedCondition(Protocol):
 
 @dataclass(frozen=True)
 class ConditionPart:
-    """The condition that a join lets replays repeat: `read` reads the objects which requests name."""
+    """A condition, such as server groups, that another feature lets replays repeat. `read` reads the objects
+    that requests name.
+    """
 
     read: Callable[[Bus, Sequence[BuildRequested]], Awaitable[RepeatedCondition]]
 

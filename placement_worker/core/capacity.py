@@ -37,7 +37,7 @@ class Stock:
     """The inventory of one resource class at a provider, with the used amount."""
 
     class_id: int
-    capacity: int
+    capacity: int  # (total - reserved) × allocation_ratio
     used: int
     was: int  # the used amount as read from the database
     min_unit: int
@@ -52,7 +52,7 @@ class ClaimedProvider:
     id: int
     uuid: str
     root: str
-    shape: int
+    shape: int  # counts changes of inventory, traits, aggregates and tree; a claim names the expected one
     generation: int
     was: int  # the generation as read from the database
     stocks: dict[str, Stock] = field(default_factory=dict)
@@ -179,9 +179,9 @@ class ClaimJudge:
 class ClaimWorld:
     """All data by which claims and releases are decided, as read and then as changed by them."""
 
-    providers: dict[str, ClaimedProvider | None]
+    providers: dict[str, ClaimedProvider | None]  # None: the provider does not exist
     holders: dict[str, Holder]
-    retired: dict[str, claims.Retired]
+    retired: dict[str, claims.Retired]  # consumers that have ended: claims for them are refused
     rules: Sequence[ClaimJudge] = ()  # the active rules, in the order in which they judge
     state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # the data of each active rule
     protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
@@ -197,6 +197,7 @@ class ClaimWorld:
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
     now: float = 0.0
+    # undoes the changes of a refused claim
     journal: ClaimJournal = field(default_factory=ClaimJournal, compare=False)
     # consumers that the present request has changed, with their allocations before: uuid → both
     changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)

@@ -51,7 +51,9 @@ def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: 
 
 
 class WeighedWays:
-    """The candidates of hosts as one weigher counts them: the best counts 1."""
+    """Converts a weigher's values of allocation candidates to counts: 1 for the best one, less for lower
+    ones, as `Weigher.of_ways` says.
+    """
 
     def __init__(self, weigher: Weigher, values: WayValues, among: Ints, hosts: int) -> None:
         given = np.asarray(values.highest, np.float64)

@@ -76,7 +76,9 @@ class HostMap:
         self.first_of_cell = np.searchsorted(self.cell_at[self.by_cell], range(len(self.cells) + 1))
 
     def share(self, schedulers: Sequence[str], name: str) -> None:
-        """Divide the hosts among the live schedulers, of which this one is `name`."""
+        """Divide the hosts among the live schedulers, of which this one is `name`. Each prefers its hosts, so
+        that two rarely choose the same host.
+        """
         shared = schedulers, name, self._layout
         if shared != self._shared:
             self._shared = shared

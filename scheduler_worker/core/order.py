@@ -120,11 +120,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     # Allocations of instances that an earlier delivery claimed; empty allocations: another client has
     # released them.
     found: tuple[tuple[Id, Held], ...] = ()
-    settled: tuple[Settled, ...] = ()
-    ended: tuple[EndedInstance, ...] = ()
+    settled: tuple[Settled, ...] = ()  # instances with a claimed host
+    ended: tuple[EndedInstance, ...] = ()  # instances that get no host
     repeats: tuple[BuildEndRequested, ...] = ()  # of instances that their cells have ended
-    tried: Tried = Tried()
-    verdict: Verdict = Verdict()
+    tried: Tried = Tried()  # hosts and refusals of earlier attempts
+    verdict: Verdict = Verdict()  # why the request has no host so far
     times: Times = Times()
     parts: tuple[Any, ...] = ()  # what fallbacks keep about the order, at most one value of a type
     content: str = ""  # digest of the request's content (bus/repetitions.py); empty: not known
@@ -348,7 +348,7 @@ def why_released(instance: Id) -> str:
 
 
 def with_ended(order: Order, instance: Id, reason: str) -> Order:
-    """Return the order with this instance ended for the reason, which becomes the reason of the whole order."""
+    """Return the order with this instance ended for the reason, which becomes that of the whole order."""
     reason = cause_of(reason)
     verdict = structs.replace(order.verdict, reason=reason)
     return structs.replace(order, verdict=verdict, ended=(*order.ended, EndedInstance(instance, reason)))

@@ -62,7 +62,7 @@ class HostLimit:
 
     code: str  # of the reason (docs/reasons.md)
     what: str  # names the hosts in counts of rejected hosts
-    roots: frozenset[str]
+    roots: frozenset[str]  # of the hosts
     why: Callable[[str], str] = field(compare=False)  # returns why the host with a root is excluded
 
 
@@ -143,7 +143,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 class Together:
     """Several instances that need one host that fits all of them."""
 
-    several: int
+    several: int  # number of these instances
     asked: Mapping[str, int]  # amounts that all instances together need from one host's provider tree
     rule: str  # name of the filter that demands it; without this filter, it is no demand
     # returns the alternative as filters see it if instances are on a host, given its root and their number
@@ -202,7 +202,7 @@ class Restriction(Protocol):
 
     @property
     def within(self) -> Mapping[str, Sequence[Allocations]]:
-        """Return by root the allocations of which one must cover each candidate of the host."""
+        """Return, by root, lists of allocations: one of them must cover each candidate of the host."""
 
     def choices(self, ways: Sequence[Candidate], taken: dict[Id, Allocations]) -> tuple[Choice, ...]:
         """Return what a claim names for each candidate. `taken` belongs to the restrictions of a feature: it

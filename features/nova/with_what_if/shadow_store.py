@@ -136,7 +136,7 @@ async def requests_since(database: Database, since: float) -> AsyncIterator[Deci
 
 
 async def outcomes_since(database: Database, since: float) -> AsyncIterator[NovaOutcome]:
-    """Yield the outcomes of requests that Nova reported since this time."""
+    """Yield the outcomes that Nova reported for its requests since this time."""
     async for row in _pages(database, _OUTCOMES, since):
         yield _outcome(row)
 
