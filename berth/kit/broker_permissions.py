@@ -154,7 +154,7 @@ def queue_patterns(names: BrokerNames, queues: Iterable[str]) -> list[str]:
 
 
 def exchange_patterns(names: BrokerNames, *parts: str) -> list[str]:
-    """Return regular expressions that match exactly these exchanges of this berth; "" is its main exchange."""
+    """Return regular expressions that match exactly these exchanges of berth; "" is its main exchange."""
     return [re.escape(f"{names.exchange}.{part}" if part else names.exchange) for part in parts]
 
 
