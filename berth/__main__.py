@@ -80,6 +80,7 @@ def commands_command(
 
 
 def main() -> None:
+    """Run the command line; errors that users can cause become one sentence and an exit code."""
     descriptions.begin()
     explained(app)
 

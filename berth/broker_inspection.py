@@ -33,6 +33,8 @@ _NO_QUEUE_KEY = "doctor.looks"  # a key without a queue
 
 @dataclass
 class BrokerState:
+    """The state of a broker as a client sees it."""
+
     version: str = ""
     fresh: bool = False  # berth's exchange does not exist
     stuck: bool = False

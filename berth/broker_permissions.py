@@ -24,11 +24,14 @@ from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queu
 
 
 def flood_policy(cell: str, exchange: str = "berth") -> str:
+    """Return the name of the RabbitMQ policy that limits the queues of a cell."""
     return f"{exchange} flood {cell}"
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a regular expression that matches the names of placement's queues for messages of this cell."""
+    """Return a regular expression that matches the names of placement's queues to which this cell may
+    publish. A policy limits their length, so that one cell cannot fill the broker.
+    """
     names, of = BrokerNames(exchange), re.escape(cell)
     return any_of(
         queue_patterns(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"])

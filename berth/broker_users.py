@@ -133,6 +133,7 @@ class Rabbitmqctl:
         )
 
     async def drop(self, user: str, *policies: str) -> None:
+        """Delete a user and these policies; a failure of one deletion does not stop the others."""
         ends = [self._end("delete_user", user)]
         ends += [self._end("clear_policy", "-p", self._vhost, policy) for policy in policies]
         for problem in await asyncio.gather(*ends, return_exceptions=True):  # all end, even if one fails

@@ -59,6 +59,7 @@ def speaks_json(command: click.Command) -> bool:
 
 
 def as_json(app: typer.Typer) -> list[dict[str, Any]]:
+    """Return all commands for the JSON index of commands."""
     return [
         {
             "command": name,
@@ -72,6 +73,7 @@ def as_json(app: typer.Typer) -> list[dict[str, Any]]:
 
 
 def markdown(app: typer.Typer) -> str:
+    """Return all commands as a table for the documentation."""
     rows = [
         (f"`berth {name}`", _first(command), "yes" if speaks_json(command) else "", meaning_of_1(name))
         for name, command in commands(app)

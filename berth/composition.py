@@ -86,10 +86,12 @@ def _rabbit(
 
 
 def store_of(role: Role) -> str:
+    """Return the name of the store of a worker; each cell has one."""
     return f"cell_{role.cell}" if role.cell else role.worker
 
 
 def database_of(settings: Settings, role: Role) -> Database:
+    """Return the database of a worker."""
     from bus.sql.database import Database
 
     url, namespace = settings.database_for(store_of(role)), store_of(role)
@@ -362,6 +364,7 @@ def candidate_source(bus: Bus, shared: Memory | None) -> SearchPlace:
 
 
 def placement_queries(bus: Bus) -> PlacementQueries:
+    """Return the queries to placement, sent over this bus."""
     from scheduler_worker.queries import PlacementQueries
 
     return PlacementQueries(
@@ -377,6 +380,7 @@ def placement_queries(bus: Bus) -> PlacementQueries:
 
 
 def cell_queries(bus: Bus) -> CellQueries:
+    """Return the queries to cells, sent over this bus."""
     from scheduler_worker.queries import CellQueries
 
     return CellQueries(

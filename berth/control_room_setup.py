@@ -35,6 +35,7 @@ AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the
 def bus_operations(
     settings: Settings, bus: RecordingBus, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> BusOperations:
+    """Return what pages of the control room read and change at the broker."""
     elsewhere = tuple(cell.name for cell in settings.every_cell if cell.ferry)
     made: dict[tuple[str, ...], list[QueueLoad]] = {}
 

@@ -115,7 +115,7 @@ def add_messages() -> None:
 
 @cache
 def add_filters() -> None:
-    """Add the filters and weighers of all features to those of this process."""
+    """Register the filters and weighers of all features in this process, so that settings can name them."""
     from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
     from scheduler_worker.core.extension import RulesPart
 
@@ -234,6 +234,7 @@ def added(kind: type[T], name: str, of: Feature | None = None) -> list[T]:
 
 
 def part_in(module: ModuleType, kind: type[T]) -> T:
+    """Return the value PART of a feature's module; raise ImportError if it is missing or of another type."""
     if not isinstance(part := getattr(module, "PART", None), kind):
         raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
     return part

@@ -53,6 +53,7 @@ class ForkedWorker:
 
     @property
     def returncode(self) -> int | None:
+        """The exit code of the process; None while it runs."""
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -60,6 +61,7 @@ class ForkedWorker:
             os.kill(self.pid, number)
 
     async def wait(self) -> int:
+        """Wait until the process has ended; return its exit code."""
         await self._ended.wait()
         self._process.join()
         self._input.close()

@@ -56,6 +56,7 @@ def _comment(text: str, mark: str) -> str:
 
 
 def completion_script(shell: str) -> str:
+    """Return the script for completion in this shell."""
     script = get_completion_script(prog_name="berth", complete_var=COMPLETION_VARIABLE, shell=shell)
     return f"{script.rstrip()}\n"
 

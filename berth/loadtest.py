@@ -51,6 +51,8 @@ def mixed(flavors: int) -> tuple[Flavor, ...]:
 
 @dataclass(frozen=True)
 class LoadPlan:
+    """The boots of a load test: number, rate and flavors."""
+
     boots: int
     rate: float = 0.0  # boots a second; 0: as fast as the window allows
     window: int = 2000  # largest number of boots in progress
@@ -81,6 +83,8 @@ class Boot(msgspec.Struct):
 
 @dataclass
 class LoadOutcome:
+    """The result of a load test."""
+
     boots: dict[str, Boot]
     seconds: float
 
@@ -94,6 +98,7 @@ class LoadOutcome:
 
     @property
     def lost(self) -> int:
+        """Return the number of boots without an end."""
         return self.statuses["lost"]
 
     @property
@@ -103,19 +108,24 @@ class LoadOutcome:
 
     @property
     def changed(self) -> int:
+        """Return the number of boots with two different ends, each of which violates a guarantee."""
         return sum(boot.changed for boot in self.boots.values())
 
     @property
     def per_second(self) -> float:
+        """Return ended boots a second."""
         return (len(self.boots) - self.lost) / self.seconds if self.seconds else 0.0
 
     def percentile(self, share: float) -> float:
+        """Return the time that this share of the ended boots needed at most."""
         return percentile([boot.latency for boot in self.boots.values() if boot.ended], share)
 
     def reasons(self, most: int = 5) -> list[tuple[str, int]]:
+        """Return the most frequent reasons of failed boots, with their numbers."""
         return Counter(b.reason for b in self.boots.values() if b.reason).most_common(most)
 
     def summary(self) -> dict[str, Any]:
+        """Return the result for JSON."""
         return {
             "boots": len(self.boots),
             "seconds": round(self.seconds, 3),
@@ -133,6 +143,7 @@ class LoadOutcome:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of the values does not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
@@ -160,6 +171,7 @@ class Load:
         return monotonic() - self._began
 
     async def run(self, progress: Callable[["Load"], None] = lambda load: None) -> LoadOutcome:
+        """Send the planned requests and wait for all ends or the time limit; return the result."""
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=self.name), 5000)
         unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self.name), 5000)
         self._began = monotonic()

@@ -244,6 +244,7 @@ class SpansOf:
         self._tracer = provider.get_tracer("berth")
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
+        """Return the span of a handled message; None if the sender's trace is not sampled."""
         parent = self._parent(envelope.traceparent)
         if parent is None or not parent.trace_flags.sampled:
             return None
@@ -265,6 +266,9 @@ class SpansOf:
         return _Open(span, self._api)
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
+        """Return the span of a query and the context for its receiver; None if no causing trace
+        is sampled.
+        """
         parents = [parent for cause in causes if (parent := self._parent(cause.traceparent)) is not None]
         sampled = [parent for parent in parents if parent.trace_flags.sampled]
         if not sampled:
@@ -278,6 +282,7 @@ class SpansOf:
         return _Open(span, self._api), _traceparent(span)
 
     def beginning(self, type_: str) -> str:
+        """Begin a trace for a message that no other message caused; return its context."""
         kind = self._api.SpanKind.PRODUCER
         span = self._tracer.start_span(f"say {type_}", context=self._nothing, kind=kind)
         span.end()

@@ -32,6 +32,9 @@ def operator_bus(settings: Settings, transport: Transport, through: str, request
 
 
 async def command_caller(settings: Settings, through: str, request: str) -> Caller:
+    """Return the caller of a command for roles and audit trail: the owner of the configured token, or the
+    system user.
+    """
     file = settings.process.operator_token_file
     operator = await _of_token(settings, Path(file)) if file else _system_user()
     origin = socket.gethostname()

@@ -125,5 +125,6 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
 
 
 def tls_of(settings: Settings) -> TlsFiles | None:
+    """Return the TLS files of the HTTP servers; None if they are not configured."""
     process = settings.process
     return TlsFiles(process.http_certificate, process.http_key) if process.http_certificate else None

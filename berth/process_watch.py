@@ -39,6 +39,8 @@ _MESSAGES = 20  # messages of one handler call that are shown
 
 @dataclass(frozen=True)
 class WatchLimits:
+    """The time limits after which a process without progress is reported or ended."""
+
     blocked: float = 0.0  # seconds until a process with a blocked event loop ends; 0: never
     stuck: float = 0.0  # seconds without progress until a queue reader is reported; 0: never
     warn: float = WARN_SECONDS
@@ -85,6 +87,7 @@ class ProcessWatch:
         self._requests.put(False)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Request a report of all stacks in the log; runs in the signal handler."""
         self._requests.put(True)
 
     def _run(self) -> None:

@@ -45,6 +45,7 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def addresses_markdown() -> str:
+    """Return the HTTP addresses as a table for the documentation."""
     rows = []
     for row in addresses():
         version = f"{row['since']} to {row['until']}" if row["until"] else row["since"]
@@ -75,6 +76,7 @@ def _where(act: Act, limit: Limit) -> str:
 
 
 def acts_markdown() -> str:
+    """Return the acts, and which roles may do them, as a table for the documentation."""
     titles = ("act", "", "reader", "operator", "admin", "limited to cells", "limited to projects")
     return markdown_table(titles, [(f"`{act['act']}`", *list(act.values())[1:]) for act in acts()])
 
@@ -107,6 +109,8 @@ MODULES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Meter:
+    """A metric as the documentation lists it."""
+
     name: str  # the name in Prometheus; for a histogram without _bucket, _sum and _count
     kind: str
     labels: tuple[str, ...]
@@ -115,6 +119,7 @@ class Meter:
 
 
 def meters() -> list[Meter]:
+    """Return all metrics that berth's processes can serve."""
     return [
         Meter(
             base._name + ("_total" if base._type == "counter" else ""),
@@ -165,6 +170,7 @@ def listed_features_markdown() -> str:
 
 
 def reasons() -> list[dict[str, str]]:
+    """Return all reason codes with their meanings."""
     return [
         {"code": code, "of": table.title.removeprefix("Of "), "says": meaning}
         for table in REASONS.values()
@@ -182,16 +188,19 @@ def reasons_markdown() -> str:
 
 
 def filters(settings: Settings) -> list[Choosable]:
+    """Return all filters that the settings can name, with their options."""
     custom = extension_functions(settings.scheduler.filters)
     return all_rules(choice_policy(settings), rule_options(settings), custom)
 
 
 def weighers(settings: Settings) -> list[Choosable]:
+    """Return all weighers that the settings can name, with their options."""
     custom = extension_functions(settings.scheduler.weighers)
     return all_weighers(choice_policy(settings), rule_options(settings), custom)
 
 
 def rules(settings: Settings) -> dict[str, Any]:
+    """Return the chosen profile, and the filters and weighers in use."""
     profile = choice_policy(settings).profile
     return {
         "profile": profile,
@@ -231,6 +240,7 @@ def rules_markdown(settings: Settings) -> str:
 
 
 def toml_value(value: Any) -> str:
+    """Return a value in the syntax of TOML."""
     if value is None:
         return "{}"
     if isinstance(value, Mapping):

@@ -149,6 +149,7 @@ class Supervisor:
     children: list[_Child] = field(default_factory=list)
 
     async def run(self, stopping: asyncio.Event) -> None:
+        """Run all processes until `stopping` is set; start again those that end."""
         self.children = [_Child(*process) for process in metrics_addresses(self.settings).items()]
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
@@ -201,10 +202,12 @@ class Supervisor:
         return await self.spawn(self.command(child.roles), os.environ | effective)
 
     async def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> SupervisedProcess:
+        """Start a process."""
         return await ForkedWorker.start(command, environment)
 
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
+        """Return the command of a process that runs these roles together."""
         first, cells = together[0], dict.fromkeys(role.cell for role in together if role.cell)
         command = ["berth", "run", *dict.fromkeys(role.worker for role in together)]
         if cells:

@@ -35,6 +35,8 @@ _TYPES = {str: "text", int: "whole number", float: "number", bool: "yes or no", 
 
 @dataclass(frozen=True)
 class Setting:
+    """A setting as the documentation lists it."""
+
     name: str
     group: str  # a sentence about the group
     kind: str
@@ -50,6 +52,7 @@ def settings_there_are() -> list[Setting]:
 
 
 def simulator_options() -> list[Setting]:
+    """Return the settings of the simulator, which are options of the file for simulated agents."""
     return [
         replace(setting, name=setting.name.removeprefix(PREFIX))
         for setting in _every_setting()

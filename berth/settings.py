@@ -148,6 +148,7 @@ class ControlRoomSettings(
 
     @property
     def listens(self) -> bool:
+        """Return whether the control room has a configured address."""
         return self.http not in ("auto", "off")
 
 
@@ -263,10 +264,12 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def is_read(self) -> bool:
+        """Return whether Ironic's REST API is configured."""
         return bool(self.connection.api)
 
     @property
     def is_heard(self) -> bool:
+        """Return whether Ironic's notifications are configured."""
         return bool(self.connection.amqp_url)
 
 
@@ -382,6 +385,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def embedded(self) -> bool:
+        """Return whether all workers run in one process, without RabbitMQ."""
         return not self.bus.amqp_url
 
     @property
@@ -445,6 +449,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
 
 def group_name(path: Sequence[str]) -> str:
+    """Return the name of a group of settings, from its path."""
     return " ".join(path).removeprefix("features ")
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 def agents(settings: Settings) -> list[SimAgent]:
+    """Return the simulated agents that the settings describe."""
     simulator = settings.simulator
     try:
         hardware = Hardware(

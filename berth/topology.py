@@ -17,6 +17,7 @@ Carried = Topic[Any] | Query[Any, Any]
 
 
 def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
+    """Return the workers that publish a message or send a query."""
     kinds = {
         _kind(worker)
         for worker in workers
@@ -26,6 +27,7 @@ def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
 
 
 def receivers(carried: Carried, workers: Iterable[Worker]) -> list[str]:
+    """Return the workers that consume a message or answer a query, and the receivers outside of berth."""
     if isinstance(carried, Query):
         return sorted({_kind(w) for w in workers if any(row.query is carried for row in w.answers)})
     inside = sorted({_kind(w) for w in workers if any(row.address.topic is carried for row in w.consumes)})

@@ -77,6 +77,7 @@ class Act:
 
 
 def sent(*ways: Any) -> tuple[type[Message], ...]:
+    """Return the message types that these topics and queries carry."""
     return tuple(way.asks if isinstance(way, Query) else way.message for way in ways)
 
 
@@ -214,6 +215,7 @@ def act_of(message: Message) -> Act | None:
 
 
 def has_role(operator: Operator, act: Act) -> bool:
+    """Return whether the operator's role permits the act, before limits to cells or projects are judged."""
     return RANK[operator.role] >= RANK[act.role]
 
 
@@ -229,6 +231,7 @@ def allowed(operator: Operator, act: Act, target: Target) -> str:
 
 
 def is_limited(operator: Operator) -> bool:
+    """Return whether the operator may act only in some cells or projects."""
     return bool(operator.cells or operator.projects)
 
 
@@ -453,6 +456,7 @@ def difference(before: Any, after: Any) -> tuple[str, str]:
 
 
 def state_json(state: Message) -> str:
+    """Return the state of an act's target as the audit trail stores it."""
     return _json(builtins_of(state))
 
 
@@ -539,6 +543,7 @@ def _boot_of_member(request: BuildRequested, member: ProjectMember, state: Messa
 
 
 def allocations_of(consumer: str) -> State:
+    """Return the query that reads the allocations of a consumer as the state of an act's target."""
     return topics.ALLOCATIONS, FindAllocations(consumers=(consumer,))
 
 

@@ -69,6 +69,7 @@ class AgentBuilds:
         return "start"
 
     def forget(self, outcome: AgentReported) -> None:
+        """Forget the outcome of an order: if the order is delivered again, the agent builds it again."""
         known = self._finished.get(outcome.build, ())
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
@@ -85,10 +86,14 @@ class AgentBuilds:
         return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
+        """Return the outcome of an order that has ended, to report it again instead of a second build; else
+        None.
+        """
         build, attempt = key
         return next((done for done in self._finished.get(build, ()) if done.attempt == attempt), None)
 
     def finished(self, outcome: AgentReported) -> None:
+        """Record the outcome of an order, which no longer runs."""
         self.running.discard((outcome.build, outcome.attempt))
         self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 

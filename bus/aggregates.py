@@ -75,6 +75,8 @@ class ChangeAggregate(Tagged, frozen=True, kw_only=True):
 
 
 class DropAggregate(Tagged, frozen=True, kw_only=True):
+    """Delete an aggregate. If it has hosts, the deletion is refused unless `force` is set."""
+
     aggregate: Id
     force: bool = False  # delete the aggregate even if it has hosts
 
@@ -123,6 +125,8 @@ class ZoneInUse(Tagged, frozen=True, kw_only=True):
 
 
 class HasHosts(Tagged, frozen=True, kw_only=True):
+    """The refusal to delete an aggregate, because it has hosts."""
+
     aggregate: Text
     hosts: LongList[Text]  # some of them
     count: Whole
@@ -163,6 +167,8 @@ class FindAggregates(Message, frozen=True, kw_only=True):
 
 
 class AggregatesFound(Message, frozen=True, kw_only=True):
+    """A page of aggregates, the answer to FindAggregates."""
+
     seen: Ordinal  # the answer includes all changes up to this change number
     aggregates: LongList[Aggregate]
     hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # id → number of hosts, if any

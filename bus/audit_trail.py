@@ -82,5 +82,7 @@ class FindActs(Message, frozen=True, kw_only=True):
 
 
 class ActsFound(Message, frozen=True, kw_only=True):
+    """A page of recorded acts. `last` is the position from which the next page continues."""
+
     records: LongList[ActRecord]
     last: Text = ""  # empty: there are no further records

@@ -41,6 +41,7 @@ def first_url(url: str) -> str:
 
 
 def addresses(url: str) -> list[tuple[str, int]]:
+    """Return host and port of each broker that a URL names."""
     return [_address(single) for single in single_urls(url)]
 
 

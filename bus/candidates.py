@@ -37,21 +37,32 @@ class PlacedHost(Protocol):
     """A host as schedulers see it in placement's index. A change of the host replaces the object."""
 
     @property
-    def position(self) -> int: ...
+    def position(self) -> int:
+        """The host's index in the arrays of the replica."""
+
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """The id of the host's root provider."""
+
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """The name of the host."""
+
     @property
     def cell(self) -> str: ...
     @property
-    def agent(self) -> str: ...
+    def agent(self) -> str:
+        """The agent that carries out orders for the host."""
+
     @property
     def zone(self) -> str: ...
     @property
-    def traits(self) -> tuple[str, ...]: ...
+    def traits(self) -> tuple[str, ...]:
+        """The traits of all providers of the host's tree."""
+
     @property
-    def aggregates(self) -> tuple[str, ...]: ...
+    def aggregates(self) -> tuple[str, ...]:
+        """The ids of the aggregates of which the host is a member."""
 
 
 class FreeProvider(NamedTuple):
@@ -77,7 +88,8 @@ class PlacedProvider(PlacedHost, Protocol):
 class HostAmounts(Protocol):
     """Returns hosts and their amounts of resources by position: a host's row number in placement's index."""
 
-    def host(self, position: int) -> PlacedHost: ...
+    def host(self, position: int) -> PlacedHost:
+        """Return the host at this index of the arrays."""
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return a host's free amounts and capacities, summed over its provider tree, by resource class."""
@@ -115,9 +127,11 @@ class ProviderArrays(Protocol):
     def free(self, resource_class: str) -> Floats:
         """Return the free amounts; negative if a provider is overcommitted."""
 
-    def capacity(self, resource_class: str) -> Floats: ...
+    def capacity(self, resource_class: str) -> Floats:
+        """Return the capacity of each provider for a class: 0 if it has none."""
 
-    def has(self, trait: str) -> Bools: ...
+    def has(self, trait: str) -> Bools:
+        """Return for each provider whether it has the trait."""
 
     def shared(self, resource_class: str) -> Bools:
         """Return the roots of hosts that can use a sharing provider of another tree with this class."""
@@ -133,7 +147,8 @@ class CandidateSearch(HostAmounts, Protocol):
     """
 
     @property
-    def considered(self) -> int: ...
+    def considered(self) -> int:
+        """The number of hosts that the search examined."""
 
     @property
     def positions(self) -> Ints:
@@ -147,15 +162,20 @@ class CandidateSearch(HostAmounts, Protocol):
         `free` and `capacity` return for the class contain only 0.
         """
 
-    def free(self, resource_class: str) -> Floats: ...
+    def free(self, resource_class: str) -> Floats:
+        """Return the free amount of a class on each found host."""
 
-    def capacity(self, resource_class: str) -> Floats: ...
+    def capacity(self, resource_class: str) -> Floats:
+        """Return the capacity of each found host for a class."""
 
-    def has(self, trait: str) -> Bools: ...
+    def has(self, trait: str) -> Bools:
+        """Return for each found host whether it has the trait."""
 
-    def within(self, aggregate: str) -> Bools: ...
+    def within(self, aggregate: str) -> Bools:
+        """Return for each found host whether it is a member of the aggregate."""
 
-    def providers(self) -> ProviderArrays: ...
+    def providers(self) -> ProviderArrays:
+        """Return the providers of the found hosts as arrays."""
 
     def tree(self, position: int) -> Sequence[FreeProvider]:
         """Return the providers of a host, the root first, as of now."""
@@ -198,18 +218,21 @@ class CandidateSource(Protocol):
         """Return the number of rows in placement's index, some unused: the length of arrays by position."""
 
     @property
-    def aggregates(self) -> Mapping[str, Aggregate]: ...
+    def aggregates(self) -> Mapping[str, Aggregate]:
+        """All aggregates by id."""
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
         """Return a mapping of names to the cells that operators have registered."""
 
-    def position(self, root: str) -> int | None: ...
+    def position(self, root: str) -> int | None:
+        """Return the array index of a host by its root, or None if the replica does not have it."""
 
     def named(self, host: str) -> Sequence[str]:
         """Return the uuids of the root providers with this host name or this uuid."""
 
-    def hosts(self) -> Sequence[PlacedHost]: ...
+    def hosts(self) -> Sequence[PlacedHost]:
+        """Return all hosts of the replica."""
 
     def labels(self, level: str) -> tuple[Ints, Sequence[str]]:
         """Return, for each row of the index, the number of its host's label of a level (0: no label), and the

@@ -28,6 +28,7 @@ def with_short_causes(message: S) -> S:
 
 
 def may_have_long_cause(encoded: bytes) -> bool:
+    """Return whether an encoded message is so long that a cause in it may exceed its bound."""
     return len(encoded) > MAX_CAUSE
 
 

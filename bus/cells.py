@@ -91,6 +91,8 @@ class FindCells(Message, frozen=True, kw_only=True):
 
 
 class CellsFound(Message, frozen=True, kw_only=True):
+    """All registered cells, with the numbers of their hosts and instances."""
+
     seen: Ordinal  # the answer includes all changes up to this change number
     cells: LongList[RegisteredCell]  # sorted by name
     hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → number of hosts, if any

@@ -110,6 +110,10 @@ class Moved(Tagged, frozen=True, kw_only=True):
 
 
 class NoSuchProvider(Tagged, frozen=True, kw_only=True):
+    """The refusal of a claim on a provider that placement does not have, for example because it
+    is deleted.
+    """
+
     provider: Text
 
     def __str__(self) -> str:
@@ -191,6 +195,8 @@ ClaimResult = Claimed | Held | Retired | Refused | Contended
 
 
 class Released(Tagged, frozen=True, kw_only=True):
+    """The answer to a successful release. `number`: the change number; 0 if nothing was allocated."""
+
     number: Whole = 0
 
 
@@ -205,6 +211,8 @@ class ClaimRequested(Message, frozen=True, kw_only=True):
 
 
 class ClaimAnswered(Message, frozen=True, kw_only=True):
+    """Placement's answer to a list of claims that are written together or not at all."""
+
     results: LongList[ClaimResult]  # one for each claim, in order
 
 

@@ -66,6 +66,9 @@ class Backoff:
         self._next = _FIRST_PAUSE
 
     async def pause(self) -> None:
+        """Sleep for the present pause, shortened at random by up to half; then double the pause up to a
+        maximum.
+        """
         await asyncio.sleep(self._next * (0.5 + self._chance.random() / 2))
         self._next = min(self._next * 2, _LONGEST_PAUSE)
 
@@ -87,6 +90,7 @@ class RateLimitedPublisher:
         self._due = asyncio.Event()
 
     def due(self) -> None:
+        """Request a publication, which happens as soon as the rate permits it."""
         self._due.set()
 
     async def run(self) -> None:
@@ -112,6 +116,9 @@ class ReportSequence:
         self._last = 0
 
     def next(self) -> int:
+        """Return a number higher than all earlier ones: the time in microseconds, if the clock was not set
+        back.
+        """
         self._last = min(max(self._last + 1, int(self._clock.now() * 1_000_000)), MAX_ORDINAL)
         return self._last
 

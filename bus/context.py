@@ -23,7 +23,10 @@ BEGINNINGS = {
 
 
 class Span(Protocol):
-    def end(self, problem: BaseException | None = None) -> None: ...
+    """A measured piece of work in a trace."""
+
+    def end(self, problem: BaseException | None = None) -> None:
+        """End the measurement; with a problem, mark the work as failed."""
 
 
 class Tracer(Protocol):
@@ -50,10 +53,12 @@ _tracer: Tracer | None = None
 
 
 def current_tracer() -> Tracer | None:
+    """Return the tracer of this process, or None if traces are disabled."""
     return _tracer
 
 
 def trace_by(tracer: Tracer | None) -> None:
+    """Set the tracer of this process; None disables traces."""
     global _tracer
     _tracer = tracer
 

@@ -245,5 +245,7 @@ class RefusedBuild(Value, frozen=True, kw_only=True):
 
 
 class RefusedFound(Message, frozen=True, kw_only=True):
+    """A page of builds that got no host, latest first."""
+
     builds: LongList[RefusedBuild] = ()
     last: Text = ""  # `after` of the next page; empty: this is the last page

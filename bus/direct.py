@@ -89,12 +89,14 @@ class Handed:
         self.settle(None)
 
     def settle(self, problem: Exception | None) -> None:
+        """Report the result of the handler to the publisher. Later calls have no effect."""
         if not self.is_settled:
             self.is_settled = True
             if self.receipt is not None:
                 self.receipt.settle(problem)
 
     def requeue(self) -> None:
+        """Return the message to its reader's queue, unless it is settled."""
         if not self.is_settled:
             self._give_back(self)
 
@@ -107,6 +109,8 @@ class _Reader(NamedTuple):
 
 
 class DirectTransport:
+    """The broker connection of a process with several workers: see the module."""
+
     def __init__(self, broker: Transport) -> None:
         self._broker = broker
         self._readers: dict[str, _Reader] = {}  # binding key → reader

@@ -61,6 +61,8 @@ class LabelEditRequested(Message, frozen=True, kw_only=True):
 
 
 class LabelsEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to an edit of the labels of hosts that has succeeded."""
+
     changed: Whole  # hosts with changed labels
     number: Whole = 0  # change number; 0: nothing changed
 

@@ -95,8 +95,12 @@ class FeatureProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
+    """A declaration of a feature: what its folder contains, which other features it needs, and what
+    composition must start or register for it.
+    """
+
     name: str  # of the folder
-    says: str
+    says: str  # a phrase about what the feature does, for `berth features`
     adds: tuple[str, ...] = ()  # modules with a value PART
     defines: tuple[str, ...] = ()  # modules by which others add something to this feature
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
@@ -126,6 +130,9 @@ class Offers:
         self._objects: dict[type[Any], Any] = {}
 
     def add(self, *objects: object) -> None:
+        """Offer objects to the features that need this one. An object of the same type as an earlier one
+        replaces it.
+        """
         self._objects |= {type(each): each for each in objects}
 
     def of(self, kind: type[T]) -> T:
@@ -144,7 +151,7 @@ class Offers:
 class PartNeeds:
     """Base class of what a worker gives to `part`: objects that exist before the worker's own."""
 
-    offers: Offers = field(default_factory=Offers)
+    offers: Offers = field(default_factory=Offers)  # objects that the features which this one needs offer
 
     def of(self, kind: type[T]) -> T:
         """Return the object of this type that the part of a feature named in `needs` offers."""
@@ -166,13 +173,13 @@ class MessagesPart:
 
     parts: Mapping[type[Parts[Any]], type[Part]] = field(default_factory=dict)  # its parts of messages
     beginnings: Sequence[type[Message]] = ()  # messages that begin a trace
-    acts: Sequence[Act] = ()
+    acts: Sequence[Act] = ()  # acts that its messages carry out, with the roles that may do them
     requested: Mapping[type[Message], Requested] = field(default_factory=dict)
     done: Sequence[type[Any]] = ()  # results of edits that were carried out
     request_kinds: Sequence[RequestKind] = ()
     page_asks: Sequence[Query[Any, Any]] = ()  # queries of its pages
-    page_publishes: Sequence[type[Message]] = ()
+    page_publishes: Sequence[type[Message]] = ()  # messages that its pages publish
     page_events: Sequence[Topic[Any]] = ()  # topics for clients, whose messages refresh its pages
     heartbeats: Sequence[Topic[Any]] = ()  # topics with several heartbeats, `reports`, in a message
-    rest_asks: Sequence[Query[Any, Any]] = ()
-    rest_publishes: Sequence[type[Message]] = ()
+    rest_asks: Sequence[Query[Any, Any]] = ()  # queries of its part of the REST API
+    rest_publishes: Sequence[type[Message]] = ()  # messages of its part of the REST API

@@ -20,6 +20,8 @@ from bus.vocabulary import (
 
 
 class ReportedGuest(Compact, frozen=True):
+    """A guest on an agent's host, with the allocations of its order."""
+
     build: Text
     attempt: Whole
     root: Text
@@ -28,6 +30,8 @@ class ReportedGuest(Compact, frozen=True):
 
 
 class ProbedHost(Compact, frozen=True):
+    """A host whose reachability an agent tests: by its name, or by its address if that is known."""
+
     root: Id
     host: Text
     ip: Text = ""  # empty: unknown

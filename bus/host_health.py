@@ -95,6 +95,9 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def unknown(self) -> bool:
+        """Return whether it is not known if the host can build, for example because no heartbeat was received
+        yet.
+        """
         return self.availability == "unknown"
 
     @property
@@ -145,6 +148,8 @@ class FindHostHealth(Message, frozen=True, kw_only=True):
 
 
 class HostHealthFound(Message, frozen=True, kw_only=True):
+    """A page of hosts with their health, and counts of all hosts by cell and state."""
+
     hosts: LongList[HostHealth]
     more: bool = False
     counts: LargeMap[Text, SmallMap[Text, Whole]] = field(default_factory=dict)  # cell → state → hosts

@@ -79,6 +79,7 @@ class LongRequests:
 
     @contextlib.contextmanager
     def counted(self, caller: str) -> Iterator[None]:
+        """Count a request of the caller as open while the `with` block runs."""
         self._counts[caller] += 1
         try:
             yield
@@ -102,6 +103,7 @@ def listen(address: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket, tls: TlsFiles | None = None) -> str:
+    """Return the URL under which a listening socket is reached."""
     host, port = listener.getsockname()[:2]
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -39,6 +39,7 @@ class InvalidRequest:
 
     @property
     def decision(self) -> Decision:
+        """Return the decision that a client receives: the reason code and the unknown fields."""
         return Decision(code=self.code, notes=self.notes)
 
     def id(self, name: str) -> Id:
@@ -46,11 +47,13 @@ class InvalidRequest:
         return self.valid(Id, name, UNSAID_ID)
 
     def ids(self, name: str) -> tuple[Id, ...]:
+        """Return the valid ids in a list field of the request; other elements are left out."""
         values = self.fields.get(name)
         found = values[:SHORT] if isinstance(values, list) else ()
         return tuple([value for value in found if _valid(Id, value, "")])
 
     def cell_of(self) -> str:
+        """Return the cell of the consumer, or the one that the request names; NO_CELL if neither is valid."""
         return self.cell or self.valid(Word, "cell", NO_CELL)
 
     def valid(self, kind: Any, name: str, default: str) -> str:

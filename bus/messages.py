@@ -139,6 +139,8 @@ class BuildConflict(Message, frozen=True, kw_only=True):
 
 
 class Attempt(Value, frozen=True, kw_only=True):
+    """One attempt to build an instance on a host, and its outcome."""
+
     host: Text
     agent: Text = ""
     outcome: Literal["built", "failed", "refused", "timed out"]
@@ -148,6 +150,10 @@ class Attempt(Value, frozen=True, kw_only=True):
 
 
 class BuildEnded(Message, frozen=True, kw_only=True):
+    """The end of a build for its client: active on a host, or error with its cause. Published again if
+    repeated.
+    """
+
     build: Id
     request: Id
     cell: Word
@@ -278,6 +284,8 @@ class DestroyOrdered(GuestMessage, frozen=True, kw_only=True):
 
 
 class AgentReported(GuestMessage, frozen=True, kw_only=True):
+    """The outcome of an order to an agent, or its progress."""
+
     # overdue: made by the conductor itself, because the agent has not reported in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: whether another host may succeed (reschedule); False: abort

@@ -15,15 +15,21 @@ class Named(Value, frozen=True, kw_only=True):
 
 
 class MakeName(Tagged, frozen=True, kw_only=True):
+    """Create a custom resource class or trait; if it exists already, nothing changes."""
+
     name: Text
 
 
 class RenameName(Tagged, frozen=True, kw_only=True):
+    """Rename a custom resource class; its inventories and allocations keep their amounts."""
+
     name: Text
     to: Text
 
 
 class DropName(Tagged, frozen=True, kw_only=True):
+    """Delete a custom resource class or trait, which is refused while it is in use."""
+
     name: Text
 
 
@@ -31,6 +37,8 @@ NameEdit = MakeName | RenameName | DropName
 
 
 class NameEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to a successful edit of a resource class or trait."""
+
     named: Named | None = None
     made: bool = False  # True: the edit created the name; False: it existed, or was renamed or deleted
 
@@ -54,10 +62,14 @@ class FindNames(Message, frozen=True, kw_only=True):
 
 
 class NamesFound(Message, frozen=True, kw_only=True):
+    """The resource classes or traits that match FindNames."""
+
     names: LongList[Named]
 
 
 class NameEditRequested(Message, frozen=True, kw_only=True):
+    """Edit a resource class or a trait."""
+
     kind: NameKind
     edit: NameEdit
 

@@ -42,10 +42,12 @@ class BasePacking(Generic[*Change]):
         self.changes = 0  # grows with every change
 
     def claim(self, *change: *Change) -> None:
+        """Count amounts as used, in memory only."""
         self.changes += 1
         self._apply(1, *change)
 
     def release(self, *change: *Change) -> None:
+        """Count amounts as free again."""
         self.changes += 1
         self._apply(-1, *change)
 
@@ -73,10 +75,12 @@ class PackingTrial(Generic[*Change]):
         self._done: list[tuple[int, tuple[*Change]]] = []
 
     def claim(self, *change: *Change) -> None:
+        """Count amounts as used, until the trial is undone."""
         self._packing.claim(*change)
         self._done.append((1, change))
 
     def release(self, *change: *Change) -> None:
+        """Count amounts as free, until the trial is undone."""
         self._packing.release(*change)
         self._done.append((-1, change))
 
@@ -105,10 +109,12 @@ class ProviderPacking(BasePacking[Allocations]):
         self.negative: set[tuple[str, str]] = set()  # providers and classes with a negative amount
 
     def free(self, provider: str) -> Mapping[str, int]:
+        """Return what a provider has free by class, less the amounts claimed here."""
         free, taken = self._free.get(provider, NOTHING), self.taken.get(provider)
         return {name: left - taken.get(name, 0) for name, left in free.items()} if taken else free
 
     def fits(self, provider: str, amounts: Iterable[tuple[str, int]]) -> bool:
+        """Return whether a provider has all amounts free, less those claimed here."""
         free, taken = self._free.get(provider, NOTHING), self.taken.get(provider, NOTHING)
         return all(free.get(name, 0) - taken.get(name, 0) >= amount for name, amount in amounts)
 
@@ -158,12 +164,14 @@ class RowPacking(BasePacking[Rows, Amounts]):
         self.whole = whole  # capacities; they do not change
 
     def copy(self) -> "RowPacking":
+        """Return a copy in which claims do not affect this packing."""
         return RowPacking(self.classes, self.free.copy(), self.whole)
 
     def __len__(self) -> int:
         return len(self.free)
 
     def vector(self, amounts: Mapping[str, int]) -> Floats:
+        """Return amounts as an array in the order of `classes`; other classes are left out."""
         return np.array([float(amounts.get(name, 0)) for name in self.classes])
 
     @cached_property
@@ -175,6 +183,7 @@ class RowPacking(BasePacking[Rows, Amounts]):
         return scale
 
     def size(self, amounts: Amounts) -> float:
+        """Return one number for amounts: the sum of their shares of the scale of each class."""
         return float((amounts / self.scale).sum())
 
     def fits(self, amounts: Amounts, rows: Rows = ALL) -> Bools:

@@ -182,6 +182,7 @@ class Parts(Generic[K]):
         return f"{type(self).__name__}({', '.join(map(repr, self._values.values()))})"
 
     def get(self, type_: type[P]) -> P | None:
+        """Return the part of this type, or None if the message has none."""
         value: P | None = self._values.get(type_)
         return value
 
@@ -355,6 +356,9 @@ class PartTypes:
         return found
 
     def feature_of(self, part: Part) -> str:
+        """Return the name of the feature that defines the part, or the name of its type if no listed feature
+        does.
+        """
         return self._features.get(type(part), type(part).__name__)
 
     def read(self, owner: type[Parts[Any]], fields: Any) -> Parts[Any]:
@@ -422,6 +426,7 @@ class PartTypes:
         return found
 
     def written(self, parts: Parts[Any]) -> dict[str, Any]:
+        """Return the parts by the names of their features, as they are encoded."""
         return {self._features[type_]: value for type_, value in parts._values.items()}
 
 

@@ -98,4 +98,5 @@ def is_derived(id_: Id) -> bool:
 
 
 def is_of(member: ProjectMember, project: str | None) -> bool:
+    """Return whether the project is one of the member's; False for no project."""
     return bool(project) and project in member.projects

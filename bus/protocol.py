@@ -88,6 +88,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
         return str(self.__dict__.get("client", ""))
 
     def sent_by(self, client: str) -> None:
+        """Record the client that has sent the message, as the broker has verified."""
         self.__dict__["client"] = client
 
     def keep(self, message: Message) -> None:
@@ -145,9 +146,11 @@ class Inbox(Protocol):
         """Return how many received messages the caller has not yet got; a RabbitMQ message with several
         envelopes counts as one."""
 
-    async def get(self) -> Delivery: ...
+    async def get(self) -> Delivery:
+        """Wait for the next message."""
 
-    def get_nowait(self) -> Delivery | None: ...
+    def get_nowait(self) -> Delivery | None:
+        """Return the next message that has arrived already, or None."""
 
     async def stop(self) -> None:
         """Stop reading the queue, and requeue the messages that the caller has not received yet."""
@@ -186,6 +189,8 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
+    """How many messages wait in a queue, and how many consumers it has."""
+
     messages: int  # number of undelivered messages; several envelopes in one AMQP message count as one
     readers: int
 
@@ -217,9 +222,11 @@ async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list
 class Transport(Protocol):
     """The interface of a connection to a broker. When a method returns, the broker has stored its effect."""
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Connect to the broker; wait if it is unreachable."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Return unhandled messages to their queues and disconnect."""
 
     async def declare(self, *queues: QueueSpec) -> None:
         """Create the queues with their bindings, now and after every reconnect."""
@@ -236,9 +243,10 @@ class Transport(Protocol):
         """
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
-        pass
+        """Store a dead letter; return when the broker has it."""
 
-    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        """Declare the queue and begin to read it, with at most `prefetch` messages unsettled at a time."""
 
     async def waiting(self, queue: str) -> int:
         """Return how many AMQP messages of a queue are undelivered; each holds one or more envelopes."""
@@ -303,6 +311,7 @@ _zero = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # not \\u0000, a backslash foll
 
 
 def encode(message: Message) -> bytes:
+    """Return a message as JSON; raise TooBig if the bus does not carry it."""
     data = _encoder.encode(message)
     if len(data) > MAX_MESSAGE_BYTES:
         raise TooBig(
@@ -396,10 +405,12 @@ def holds_zero(body: bytes) -> bool:
 
 
 def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
+    """Return several envelopes as one AMQP body."""
     return _encoder.encode(envelopes)
 
 
 def decode_frame(body: bytes) -> list[Envelope]:
+    """Return the envelopes of a frame; raise Undecodable if the body is no frame or has too many."""
     try:
         envelopes = _frame_decoder.decode(body)
     except NOT_JSON as problem:

@@ -159,6 +159,8 @@ class FindWaiting(Message, frozen=True, kw_only=True):
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
+    """A page of waiting requests, and how many wait in all."""
+
     waiting: LongList[WaitingRequest]
     count: Count  # total number
     kinds: LongList[WaitingKind] = ()  # the equivalence classes with the most waiting requests
@@ -228,12 +230,14 @@ class BuildStands(Value, frozen=True, kw_only=True):
 
 
 def build_for_member(stands: BuildStands) -> BuildStands:
-    """Return a build as a member of its project may read it."""
+    """Return a build without the parts that name instances of other projects, for a member of its project."""
     placed = structs.replace(stands.placed, parts=stands.placed.parts.for_members())
     return structs.replace(stands, placed=placed)
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
+    """The states of the builds that the query named, as far as the cell has a record of them."""
+
     builds: LongList[BuildStands]
 
 
@@ -245,6 +249,8 @@ PRESENT: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving
 
 
 class Instance(Value, frozen=True, kw_only=True):
+    """An instance as lists show it."""
+
     build: Id
     name: Text = ""
     status: Text
@@ -281,6 +287,8 @@ class FindInstances(Message, frozen=True, kw_only=True):
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):
+    """A page of instances."""
+
     instances: LongList[Instance]
     more: bool = False  # there are further pages, after `last`
     last: Text = ""

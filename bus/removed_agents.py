@@ -16,5 +16,7 @@ class AgentEditRequested(Message, frozen=True, kw_only=True):
 
 
 class AgentEditAnswered(Message, frozen=True, kw_only=True):
+    """The answer to the removal or restoration of an agent."""
+
     nodes: Count = 0  # remove: number of shared nodes that go to other agents
     assumed: Count = 0  # restore: number of the agent's guests whose destruction was only assumed

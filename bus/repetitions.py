@@ -92,6 +92,7 @@ def refusal(
     cell: str = NO_CELL,
     fields: tuple[str, ...] = (),
 ) -> BuildConflict:
+    """Return the messages that refuse a repeated request with other content, one for each instance."""
     return BuildConflict(
         request=request,
         instances=instances,

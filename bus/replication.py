@@ -30,6 +30,8 @@ from bus.vocabulary import (
 
 
 class KnownInventory(Compact, frozen=True):
+    """An inventory as replicas of the index receive it."""
+
     resource_class: Text
     total: Whole
     reserved: Whole
@@ -40,6 +42,7 @@ class KnownInventory(Compact, frozen=True):
 
     @property
     def capacity(self) -> int:
+        """Return how much can be allocated: (total - reserved) × allocation_ratio, rounded down."""
         return capacity_of(self.total, self.reserved, self.allocation_ratio)
 
 
@@ -155,5 +158,7 @@ class FindTrees(Message, frozen=True, kw_only=True):
 
 
 class TreesFound(KnownTrees, Message, frozen=True, kw_only=True):
+    """A page of provider trees with which a replica loads its index."""
+
     more: Count | None = None  # `after` of the next page; None: this is the last page
     history: Text = ""  # as in PlacementChanged

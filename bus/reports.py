@@ -46,6 +46,7 @@ class Inventory(Value, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """Return how much can be allocated: (total - reserved) × allocation_ratio, rounded down."""
         return capacity_of(self.total, self.reserved, self.allocation_ratio)
 
 

@@ -36,6 +36,8 @@ class Hints(Value, frozen=True, kw_only=True):
 
 
 class Flavor(Value, frozen=True, kw_only=True):
+    """The size of an instance, and extra specs as Nova defines them."""
+
     name: FreeName
     vcpus: Count = 0
     memory_mb: Count = 0
@@ -44,6 +46,8 @@ class Flavor(Value, frozen=True, kw_only=True):
 
 
 class Image(Value, frozen=True, kw_only=True):
+    """The image of an instance, as far as placement depends on it."""
+
     name: FreeName
     properties: Properties = field(default_factory=dict)
     traits_required: ShortList[TraitName] = ()

@@ -77,6 +77,8 @@ class Provider(Value, frozen=True, kw_only=True):
 
 
 class Consumer(Value, frozen=True, kw_only=True):
+    """A consumer of resources, for example an instance, with its allocations."""
+
     id: Text
     generation: Whole
     project: Text
@@ -92,6 +94,8 @@ class Consumer(Value, frozen=True, kw_only=True):
 
 
 class MakeProvider(Tagged, frozen=True, kw_only=True):
+    """Create a resource provider, as a root or as a child of `parent`."""
+
     provider: Id
     name: Name
     parent: Id | None = None
@@ -107,10 +111,14 @@ class ChangeProvider(Tagged, frozen=True, kw_only=True):
 
 
 class DropProvider(Tagged, frozen=True, kw_only=True):
+    """Delete a resource provider, which is refused while it has children or allocations."""
+
     provider: Id
 
 
 class SetInventories(Tagged, frozen=True, kw_only=True):
+    """Replace all inventories of a provider. A given `generation` must be the current one."""
+
     provider: Id
     inventories: Inventories
     generation: Ordinal | None = None
@@ -134,6 +142,8 @@ class SetInventory(Tagged, frozen=True, kw_only=True):
 
 
 class DropInventory(Tagged, frozen=True, kw_only=True):
+    """Delete the inventory of one class, which is refused while it is in use."""
+
     provider: Id
     resource_class: ClassName
 
@@ -198,6 +208,8 @@ class Stale(Tagged, frozen=True, kw_only=True):
 
 
 class HasChildren(Tagged, frozen=True, kw_only=True):
+    """The refusal to delete a provider, because it has children."""
+
     provider: Text
 
 
@@ -295,6 +307,8 @@ class FindAllocations(Message, frozen=True, kw_only=True):
 
 
 class AllocationsFound(Message, frozen=True, kw_only=True):
+    """The allocations of consumers, and the generations with which a client may write them."""
+
     consumers: LongList[Consumer]  # consumers with allocations
     generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
     # The following fields are for `others`.
@@ -313,6 +327,8 @@ class FindUsages(Message, frozen=True, kw_only=True):
 
 
 class UsagesFound(Message, frozen=True, kw_only=True):
+    """Used amounts and numbers of consumers of a project, by consumer type."""
+
     used: LargeMap[Text, LargeMap[Text, Whole]]  # type → class → amount
     consumers: LargeMap[Text, Whole]  # type → number of consumers
 
@@ -342,6 +358,9 @@ def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Invento
 
 
 def are_single_units(classes: Iterable[str], inventories: Mapping[str, Inventory]) -> bool:
+    """Return whether all classes are custom ones of which the provider has exactly one unit, as a bare-metal
+    node has.
+    """
     return all(
         name.startswith("CUSTOM_") and name in inventories and inventories[name].total == 1
         for name in classes

@@ -144,6 +144,7 @@ class Query(Generic[A, R]):
         return _filling(self.name)
 
     def at(self, **fields: str) -> str:
+        """Return the name of the query with its fields filled, for example with the cell."""
         return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
 
 

@@ -160,6 +160,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters; a cut text ends with " ..."."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 

@@ -126,6 +126,8 @@ class WorkerRows:
 
 @dataclass(frozen=True)
 class Worker:
+    """A worker as a table: what it consumes, answers, asks and publishes, its timers and its start."""
+
     name: str
     consumes: Sequence[On] = ()
     answers: Sequence[Answers] = ()
@@ -140,6 +142,7 @@ class Worker:
 
     @property
     def emits(self) -> frozenset[type[Message]]:
+        """Return the types of all messages that the worker may publish."""
         consumed = (row.emits for row in self.consumes)
         return self.announces.union(*consumed, *(row.emits for row in self.timers))
 
@@ -218,6 +221,7 @@ def may_lack_consumer(queue: str, messages: int) -> bool:
 
 
 def query_queue(key: str) -> QueueSpec:
+    """Return the queue of a query, which all replicas of the answering worker share."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 
@@ -326,6 +330,9 @@ def every(
     emits: Iterable[Topic[Any]] = (),
     at_once: bool = False,
 ) -> Every:
+    """Return the row of a timer that calls the handler every so many seconds, with `at_once` also at the
+    start.
+    """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     return Every(seconds, handler, declared, at_once)

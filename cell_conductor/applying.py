@@ -52,6 +52,9 @@ class EventApplier:
         self._read = retrying(clock, otherwise=_postponed)(self._read_and_apply)
 
     async def apply(self, events: Mapping[str, Event]) -> AppliedEvents:
+        """Apply one event to each build and store the results; return the builds with the messages to
+        publish.
+        """
         applied = await self._apply_to_cached(events)
         rest = {id_: event for id_, event in events.items() if id_ not in applied}
         return applied | await self._read(rest) if rest else applied

@@ -24,6 +24,9 @@ class BuildClaims:
         self.release_many = release_many
 
     async def swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
+        """Send the claims that swap hosts; return placement's answers as events. If placement is unreachable,
+        return none.
+        """
         try:
             answers = await self.claim_each([question for _, question in swaps])
         except Unavailable as away:
@@ -40,6 +43,9 @@ class BuildClaims:
         return [str(one) if isinstance(one, AnswerRefused) else one.results[0] for one in answers]
 
     async def release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
+        """Send the releases of builds; return placement's answers as events. If placement is unreachable,
+        return none.
+        """
         if not releases:
             return {}
         try:

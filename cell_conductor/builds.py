@@ -143,6 +143,9 @@ class Builds:
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return the outcomes with orders to removed agents and to shared nodes redirected or left out; count
+        the ends.
+        """
         lists = [[*outcome] if isinstance(outcome, list | tuple) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         flat = [message for listed in lists for message in listed]
@@ -167,11 +170,13 @@ class Builds:
         ]
 
     async def find(self, question: FindBuilds) -> BuildsFound:
+        """Answer a query for the states of builds."""
         known = await self.load(question.builds)
         found = (self.store.form.stands(build) for build in known.values())
         return BuildsFound(builds=tuple(build for build in found if build is not None))
 
     async def find_instances(self, question: FindInstances) -> InstancesFound:
+        """Answer a query for a page of instances."""
         async with self.database.read() as tx:
             return await instances_page(tx, question, self.store.form)
 

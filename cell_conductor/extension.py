@@ -74,14 +74,15 @@ class ConductorPart:
     """A feature's part of the conductor of a cell."""
 
     courses: tuple[Course, ...] = ()  # in the order in which they are asked
+    # rows that its courses read and write in the transaction of their builds
     stores: tuple[CourseStore, ...] = ()
     prunes: tuple[Prune, ...] = ()  # called when the conductor deletes old builds
     effects: tuple[Topic[Any], ...] = ()  # topics of messages of its courses
     ended_orders: tuple[EndedOrders, ...] = ()  # how its orders for removed agents end
     repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
-    offers: tuple[object, ...] = ()
+    offers: tuple[object, ...] = ()  # objects for the features that need this one
     sharing: Callable[[CellBuilds], NodeSharing] | None = None  # at most one feature has it
-    rows: Callable[[CellBuilds], WorkerRows] = _no_rows
+    rows: Callable[[CellBuilds], WorkerRows] = _no_rows  # makes its rows in the conductor's table
 
 
 class ForConductor(MakesPart[ConductorNeeds, ConductorPart]):

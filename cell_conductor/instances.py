@@ -15,6 +15,7 @@ _WANTED = {
 
 
 async def instances_page(tx: Transaction, question: FindInstances, form: StoredForm) -> InstancesFound:
+    """Return a page of the instances that match all given conditions."""
     given = {name: value for name in _WANTED if (value := getattr(question, name))}
     conditions = [_WANTED[name] for name in given]
     if question.statuses:

@@ -56,6 +56,7 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def encoded(value: Any) -> str:
+    """Return a value as JSON; "" if it is empty."""
     return _encode(value).decode() if value else ""
 
 
@@ -195,6 +196,7 @@ def _listed(statuses: Iterable[str]) -> str:
 
 
 def status_in(statuses: Iterable[str]) -> str:
+    """Return the SQL condition for these statuses."""
     return f"status IN ({_listed(statuses)})"
 
 
@@ -304,6 +306,7 @@ class BuildStore:
         return _INSERT.of(states, now=now), _INSERT_PLACED.of(places)
 
     async def load(self, tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
+        """Return the builds with these ids that have a record."""
         return {row["id"]: self.form.read(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
     def saving(self, changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:

@@ -41,6 +41,7 @@ class HostProber:
     command: Sequence[str] = ()
 
     async def probe(self, asked: HostsProbe) -> ProbeResult:
+        """Test whether other hosts are reachable, and return the result for each."""
         results = await asyncio.gather(*(self._is_reached(host) for host in asked.hosts))
         roots: dict[bool | None, list[str]] = {True: [], False: []}
         for host, is_reached in zip(asked.hosts, results, strict=True):
@@ -127,6 +128,7 @@ class SimulatedAgent:
         return self.power.failed + self._absences
 
     async def until_ready(self) -> None:
+        """Wait until the agent knows which of its guests it may run."""
         while not self.ready:
             await self._home.wait()
 
@@ -135,6 +137,7 @@ class SimulatedAgent:
         self._home.set()
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
+        """Build a guest; return the report, or None if the order was overtaken by another."""
         await self.until_ready()
         async with self.driven.turn(order.build, order.root):
             return await self._build(order)
@@ -214,6 +217,7 @@ class SimulatedAgent:
         return outcome
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
+        """Stop the builds and destroy the guests of the named attempts, and report it."""
         await self.power.there()
         self.jobs.destroy(order)
         async with self.driven.turn(order.build, order.root):

@@ -173,6 +173,8 @@ M = TypeVar("M", bound=OrderMemory)
 
 @dataclass(eq=False)
 class AgentDisk:
+    """The state of a simulated agent on disk: outcomes of orders, guests and their devices."""
+
     builds: AgentBuilds = field(default_factory=AgentBuilds)
     hosted: Guests = field(default_factory=Guests)
     devices: DeviceBook = field(default_factory=DeviceBook)
@@ -230,6 +232,7 @@ class AgentDisk:
         self.asleep = {(guest.build, guest.attempt) for guest in self.all_guests if guest.state == "running"}
 
     def wake(self, guest: GuestRecord) -> None:
+        """Record that a guest has been started after a power failure."""
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: GuestOrder) -> None:
@@ -237,6 +240,7 @@ class AgentDisk:
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
+        """Change the state of a guest, and store it."""
         now = replace(guest, state=state)
         self.hosted.change(now)
         if state == "running":
@@ -262,6 +266,7 @@ class AgentDisk:
         self.store(guest.build)
 
     def remove(self, build: str, attempts: range) -> None:
+        """Remove the guests of these attempts, and release their devices."""
         for guest in self.hosted.remove(build, attempts):
             self.devices.release((guest.build, guest.attempt))
             self.wake(guest)
@@ -283,6 +288,7 @@ class AgentDisk:
         self.store(outcome.build)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
+        """Remove the guests that the order names, store it, and return the report."""
         outcome = self.builds.destroyed(order)
         self.remove(order.build, range(order.above + 1, order.attempt + 1))
         self.store(order.build)

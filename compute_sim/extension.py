@@ -41,7 +41,7 @@ class AgentPart:
     operations: Callable[[GuestDriver | None], Sequence[str]] = _no_operations
     # Returns further tests of an operator's driver of a hypervisor.
     driver_rules: Callable[[DriverStand], Sequence[Rule]] = _no_rules
-    offers: tuple[object, ...] = ()
+    offers: tuple[object, ...] = ()  # objects for the features that need this one
 
 
 class ForAgent(MakesPart[AgentNeeds, AgentPart]):

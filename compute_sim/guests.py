@@ -159,6 +159,9 @@ class AgentJob:
     waiter: asyncio.Future[How] | None = None
 
     def finish(self, how: How) -> None:
+        """End the job. If the guest is destroyed, or another order overtook this one, a running driver is
+        interrupted.
+        """
         if how in ("destroyed", "overtaken"):
             self.is_interrupted = True
             if self.limit is not None:
@@ -167,6 +170,7 @@ class AgentJob:
             self.waiter.set_result(how)
 
     def make_due(self) -> None:
+        """Let the job end now instead of after its planned duration."""
         self.due = min(self.due, asyncio.get_running_loop().time())
 
 
@@ -181,6 +185,7 @@ class AgentJobs:
         return (job for jobs in self._of.values() for job in jobs.values())
 
     def begin(self, job: AgentJob) -> AgentJob:
+        """Record a job that has begun."""
         self._of.setdefault(job.build, {})[job.key] = job
         self.on[job.root] += 1
         return job
@@ -216,6 +221,7 @@ class AgentJobs:
         return True
 
     def destroy(self, order: DestroyOrdered) -> None:
+        """End all jobs of the attempts that the order names."""
         for job in list(self._of.get(order.build, {}).values()):
             if order.above < job.attempt <= order.attempt:
                 self.finish(job)
@@ -235,9 +241,11 @@ class PowerSupply:
         self._back.set()
 
     async def there(self) -> None:
+        """Wait until the agent has power."""
         await self._back.wait()
 
     def count_down(self) -> None:
+        """Count an event; the planned one causes a power failure."""
         if self._left:
             self._left -= 1
             if not self._left:

@@ -128,6 +128,7 @@ class Machine:
 
     @property
     def flat(self) -> bool:
+        """Return whether the host is one provider with all inventories, without NUMA cells."""
         return not any(isinstance(driver, NumaDriver | GuestDriver) for driver in self.drivers)
 
     @property
@@ -272,6 +273,7 @@ class SimHost:
 
     @property
     def all_drivers(self) -> tuple[Driver, ...]:
+        """Return the driver of the root's inventory, and the drivers of the machine."""
         return (FlatDriver(self.inventory, self.traits, self.aggregates), *self.drivers)
 
     @property

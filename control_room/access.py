@@ -41,6 +41,7 @@ class EventStream:
     timeout: asyncio.Timeout | None = None
 
     def end(self) -> None:
+        """End the stream now; the browser opens another one if its session is valid."""
         self.ended.set()
         self.wake.set()
         if self.timeout is not None:
@@ -96,6 +97,7 @@ class Sessions:
         return known.session if known else WebSession(cookie)
 
     def new(self) -> WebSession:
+        """Return a session without a visitor."""
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
@@ -125,10 +127,14 @@ class Sessions:
         return hmac.new(self._key, session.id.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: WebSession, given: str) -> bool:
+        """Return whether a form carries the token of this session, and so comes from a page
+        that it received.
+        """
         return hmac.compare_digest(given.encode(), self.form_token(session).encode())
 
     @contextmanager
     def stream(self, session: WebSession) -> Iterator[EventStream]:
+        """Yield a stream of events that ends with the session."""
         stream = EventStream()
         if self._closed or (session.visitor is not None and session.id not in self._signed_in):
             stream.end()
@@ -141,6 +147,7 @@ class Sessions:
                 del self._streams[session.id]
 
     def has_ended(self, session: WebSession) -> bool:
+        """Return whether the session was signed in and is no longer valid."""
         return session.visitor is not None and session.id not in self._signed_in
 
     def close(self) -> None:
@@ -188,6 +195,7 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
+    """Set the cookie of a new session in an answer."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

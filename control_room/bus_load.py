@@ -33,11 +33,14 @@ class QueueLoad:
 
     @property
     def unread(self) -> bool:
+        """Return whether the queue needs a consumer and has none."""
         return self.exists and not self.consumers and not may_lack_consumer(self.name, self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
+    """A topic or query with the depths of its queues."""
+
     route: Route
     queues: Sequence[QueueLoad]  # the fullest first
 
@@ -56,6 +59,8 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusLoad:
+    """The depths of all queues, by topic."""
+
     topics: Sequence[TopicLoad]
     queues: Sequence[QueueLoad]  # the fullest first
     dead: int
@@ -70,6 +75,7 @@ class BusLoad:
 
     @property
     def existing(self) -> int:
+        """Return the number of queues that exist at the broker."""
         return sum(queue.exists for queue in self.queues)
 
     @property
@@ -85,6 +91,7 @@ class BusLoad:
 
 @cache
 def all_routes() -> tuple[Route, ...]:
+    """Return the topics and queries of all workers."""
     routes = [
         Route(topic.pattern, False, topic.message.__name__, topic.says, topic.source, topic.target)
         for topic in TOPICS
@@ -112,6 +119,7 @@ def route_of(queue: str) -> Route | None:
 
 
 def bus_load(queues: Sequence[QueueLoad], depths: BusDepths) -> BusLoad:
+    """Return queue depths by topic and query."""
     by_route: dict[Route | None, list[QueueLoad]] = {route: [] for route in (*all_routes(), None)}
     loads = []
     for queue in queues:

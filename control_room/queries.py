@@ -33,6 +33,8 @@ COUNT_TIMES = 25.0  # placement's counts are used for this multiple of the time 
 
 @dataclass(frozen=True)
 class CloudStatus:
+    """The answers of all workers for the first page."""
+
     cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))
     counts: CellsFound | None = None  # numbers of hosts and instances
     waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
@@ -45,6 +47,8 @@ class CloudStatus:
 
 
 class StatusReader:
+    """Reads the status of the cloud, shared by all pages."""
+
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
         """Construct a reader of the cloud's status; it always queries the `configured` cells, and
         further cells that it discovers.
@@ -61,9 +65,11 @@ class StatusReader:
         return await self._status.get(None)
 
     async def cells(self) -> list[str]:
+        """Return the names of all cells, registered or configured."""
         return self.cell_names(await self.status())
 
     def cell_names(self, status: CloudStatus) -> list[str]:
+        """Return the names of all cells in a status: registered, with hosts, or configured."""
         found, counts = status.cells.answer, status.counts
         known = [cell.name for cell in found.cells if not cell.gone] if found else []
         return list(dict.fromkeys((*known, *(counts.hosts if counts else ()), *self._configured)))
@@ -98,6 +104,8 @@ _BATCH = 500  # roots in one query
 
 
 class FleetReader:
+    """Reads all hosts once, and then follows placement's changes."""
+
     def __init__(self, questions: Queries, clock: Clock) -> None:
         self._questions = questions
         self._clock = clock
@@ -161,6 +169,8 @@ class FleetReader:
 
 @dataclass(frozen=True, kw_only=True)
 class BusOperations:
+    """Reads and changes of the control room at the broker."""
+
     # returns the queues of the given cells' workers, and of the given agents (cell, agent)
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[QueueLoad]]]
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
@@ -171,6 +181,8 @@ class BusOperations:
 
 @dataclass(frozen=True, kw_only=True)
 class Operations:
+    """Reads and changes of the control room that composition provides."""
+
     # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
     mark_host: Callable[[str, str, str], Awaitable[str]]
     # Ironic's nodes with placement's records: all (None), or the named nodes

@@ -180,6 +180,7 @@ class IronicApi:
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target} | more)
 
     async def set_maintenance(self, uuid: str, on: bool, reason: str = "") -> None:
+        """Set or remove the maintenance flag of a node."""
         path = f"/v1/nodes/{quote(uuid, safe='')}/maintenance"
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
 

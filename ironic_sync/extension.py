@@ -17,7 +17,7 @@ class MetalNeeds(PartNeeds):
 
     agent: str
     cell: str
-    pool: str
+    pool: str  # the nodes that the agent deploys on; several agents may share a pool
     bus: Bus
     api: IronicApi
     selection: NodeSelection  # the nodes that berth uses, with the pool of each
@@ -27,8 +27,8 @@ class MetalNeeds(PartNeeds):
 class MetalPart:
     """A feature's part of an agent of Ironic's nodes."""
 
-    right: NodeRight
-    offers: tuple[object, ...] = ()
+    right: NodeRight  # decides on which nodes the agent may act
+    offers: tuple[object, ...] = ()  # objects for the features that need this one
 
 
 class ForMetal(MakesPart[MetalNeeds, MetalPart]):

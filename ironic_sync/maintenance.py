@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MaintenanceFlags:
+    """Sets the maintenance flags of Ironic nodes for hosts that berth empties."""
+
     api: IronicApi
     find: Ask[FindProviders, ProvidersFound]
 

@@ -69,6 +69,7 @@ class Access:
 
     @property
     def has_tokens(self) -> bool:
+        """Return whether requests carry tokens of Keystone."""
         return self.auth_type not in ("none", "http_basic")
 
     @property
@@ -139,6 +140,7 @@ class Keystone(httpx.Auth):
         self._one_at_a_time = asyncio.Lock()
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        """Send a request with a token; if it is refused, once more with a new token."""
         token = await self._token()
         request.headers["X-Auth-Token"] = token
         response = yield request

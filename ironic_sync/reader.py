@@ -34,11 +34,13 @@ NODES_IN_A_ROW = 50  # then other tasks may run
 class NodeReads(Protocol):
     """The two read methods of a client of Ironic's API: for one node, and for a list of nodes."""
 
-    def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
+    def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]:
+        """Read one node; None if Ironic does not have it."""
 
     def nodes(
         self, *, fields: Sequence[str], limit: int, **filters: Any
-    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]: ...
+    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """Read all nodes that match the filters, page by page."""
 
 
 class NodeRead(NamedTuple):
@@ -83,6 +85,7 @@ class Reader:
 
     @property
     def unresolved(self) -> int:
+        """Return how many nodes wait for a read, are being read, or could not be read."""
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
     def request(self, uuid: str) -> None:

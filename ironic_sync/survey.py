@@ -49,10 +49,12 @@ class SurveyedNode(NamedTuple):
 
     @property
     def gone(self) -> bool:
+        """Return whether Ironic does not have the node."""
         return self.node is None
 
     @property
     def repairable(self) -> bool:
+        """Return whether a report to placement removes a difference of the node."""
         return any(not difference.stays for difference in self.differences)
 
     def report(self, rules: KnownStateRules) -> InventoryReported | None:
@@ -84,6 +86,7 @@ class Survey:
         self._fields = [name for name in self.selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
+        """Return all providers of the selected nodes in placement, by id."""
         found: dict[str, Provider] = {}
         last = ""
         while True:
@@ -96,6 +99,7 @@ class Survey:
             last = answer[-1].id
 
     async def placed_now(self, uuids: Iterable[str]) -> dict[str, Provider]:
+        """Return these providers as placement has them now."""
         found: dict[str, Provider] = {}
         for some in portions(uuids, PROVIDERS_A_QUESTION):
             found.update((provider.id, provider) for provider in await self._ask(ids=some))

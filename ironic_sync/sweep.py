@@ -205,6 +205,7 @@ class SweepSchedule:
         self._requested.set()
 
     async def run(self) -> None:
+        """Run a round after each interval, and earlier after failures or on request, until cancelled."""
         if self.is_subscribed is not None:  # subscribe first, so that no later change is missed
             await self._wake_within(SOONEST_SECONDS)
         while True:

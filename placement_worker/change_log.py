@@ -97,6 +97,9 @@ class Relay:
         self._woken.set()
 
     async def run(self, publish: Publish) -> None:
+        """Publish committed changes in the order of their numbers, until cancelled; one process does so at a
+        time.
+        """
         wait = SHORTEST_WAIT
         clock = asyncio.get_running_loop().time
         while True:
@@ -292,6 +295,7 @@ class ChangeLog:
         return await self.write(tx, record, [*writes, *last])
 
     async def trim(self) -> None:
+        """Delete old changes that are published from the log."""
         async with self._database.write() as tx:
             await changes.TRIM(tx, keep=self.keep, unpublished=changes.KEEP_UNPUBLISHED)
 

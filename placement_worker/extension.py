@@ -47,8 +47,8 @@ class PlacementNeeds(PartNeeds):
 
     database: Database
     clock: Clock
-    book: Book
-    log: ChangeLog
+    book: Book  # the database's ids of classes, traits, projects and other names
+    log: ChangeLog  # numbers each commit, applies it to the index and publishes it
     numbers: ProviderNumbers
 
     @classmethod

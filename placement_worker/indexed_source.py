@@ -37,13 +37,17 @@ class HasIndex(Protocol):
     """The interface of an object with placement's index, which a reload replaces by a new index."""
 
     @property
-    def index(self) -> Index: ...
+    def index(self) -> Index:
+        """The index, which may be replaced when it is loaded again."""
 
-    def watch(self, on_change: OnChange) -> None: ...
+    def watch(self, on_change: OnChange) -> None:
+        """Register a callback for changed hosts."""
 
-    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        """Register a callback for the keys that commits wake."""
 
-    async def fresh(self) -> None: ...
+    async def fresh(self) -> None:
+        """Wait until the index has all changes committed before this call."""
 
 
 class IndexedSource:

@@ -300,6 +300,8 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 @dataclass(eq=False)
 class Lookups(PlacementOperations):
+    """Answers queries about providers, allocations and usages from the database."""
+
     protecting: tuple[str, ...]  # columns of consumers whose values protect from preemption
     objects: tuple[tuple[str, str], ...]  # tables of objects of features, with the SQL of their projects
 
@@ -387,6 +389,7 @@ class Lookups(PlacementOperations):
         return packing.answer(more=None if query.roots else after, history=history)
 
     async def changes(self, query: FindChanges) -> ChangesFound:
+        """Return a page of the change log."""
         async with self.database.read_single() as tx:
             return await changes.since(tx, query.after, query.limit)
 
@@ -435,6 +438,7 @@ class Lookups(PlacementOperations):
         )
 
     async def usages(self, query: FindUsages) -> UsagesFound:
+        """Return what a project uses, by consumer type."""
         async with self.database.read_single() as tx:
             used, consumers = await _read_usages(tx, self.book, query.project, query.user)
         return UsagesFound(

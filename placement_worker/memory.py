@@ -92,6 +92,7 @@ class StoreReader:
             return [*(await aggregates.described(tx)).values(), *await hosts.registered(tx)]
 
     async def each(self, take: Take, history: str) -> None:
+        """Read all trees page by page; raise if the database was replaced by another one meanwhile."""
         after = 0
         while True:
             async with self._database.read() as tx:

@@ -17,6 +17,8 @@ EDITS_A_TRANSACTION = 200
 
 
 class ProviderOperations(PlacementOperations):
+    """Edits of single providers by clients and operators, as the Placement API has them."""
+
     async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
         """Apply edits of providers in sequence, many in one transaction, and return the result of each; a
         refused edit changes nothing.

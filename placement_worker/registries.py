@@ -57,6 +57,8 @@ from placement_worker.transactions import PlacementOperations, again, changing, 
 
 
 class ClassesAndTraits(PlacementOperations):
+    """Finds and edits resource classes and traits."""
+
     async def find(self, query: FindNames) -> NamesFound:
         if query.names is not None and not query.names:
             return NamesFound(names=())
@@ -155,6 +157,8 @@ class ClassesAndTraits(PlacementOperations):
 
 @dataclass(eq=False)
 class CellOperations(PlacementOperations):
+    """Registers and deletes cells."""
+
     reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
@@ -234,6 +238,8 @@ FIXED_BYTES = 100  # bytes of an aggregate without its name and metadata
 
 @dataclass(eq=False)
 class AggregateOperations(PlacementOperations):
+    """Edits aggregates, their metadata and their hosts."""
+
     most: int  # maximum number of aggregates
 
     async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:

@@ -37,6 +37,8 @@ TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 @dataclass(eq=False)
 class ReportOperations(PlacementOperations):
+    """Applies the reports of agents about their hosts' provider trees."""
+
     def __post_init__(self) -> None:
         self.reshaped_builds = ReshapedBuilds(self.database)
 

@@ -71,6 +71,7 @@ class Batched(Generic[A, R]):
         return await future
 
     async def run(self) -> None:
+        """Execute submitted requests in batches, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(self._serve())
@@ -307,6 +308,7 @@ class ClaimOperations(PlacementOperations):
         return [*others, *stored_trees.changes_between(pairs)], shaped
 
     async def prune(self, before: float) -> None:
+        """Delete the records of consumers retired before this time; their ids may be used again."""
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
 

@@ -45,6 +45,9 @@ class Searches:
         self._turn = asyncio.Lock()  # acquired in the order of the requests
 
     async def run(self, query: FindCandidates) -> SearchResult:
+        """Search candidates in slices, so that a long search does not block claims; concurrent changes do not
+        affect it.
+        """
         snapshot = Snapshot(self._memory.index)
         steps = search_steps(snapshot, query)
         done = self._slice(steps)
@@ -136,6 +139,7 @@ class Placement:
         await self.memory.reload()
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
+        """Answer a query for candidates; refuse one that no provider could ever fulfil."""
         try:
             return answer(await self.searches.run(query))
         except SenselessQuery as wrong:
@@ -146,6 +150,7 @@ class Placement:
         return self.clock.now() - self.keep
 
     async def prune(self) -> None:
+        """Delete records that are older than the time to keep them."""
         before = self.oldest_kept()
         await self.claims.prune(before)
         await self.reports.prune(before)
@@ -167,7 +172,7 @@ def reported_in(placement: Placement, cell: str) -> On:
 
 
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
-
+    """Return the queries that this cell's workers may send, limited to what is in the cell."""
     claims, lookups = placement.claims, placement.lookups
     return (
         answers_many(topics.CELL_CLAIM, partial(claims.claim_many, cell=cell), cell=cell),

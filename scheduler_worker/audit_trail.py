@@ -105,11 +105,13 @@ class AuditTrail:
         self._keep = {False: keep, True: keep_programs}
 
     async def record_many(self, messages: Sequence[ActsRecorded]) -> Sequence[Poison | None]:
+        """Store the records of many messages in one transaction."""
         async with self._database.write() as tx:
             await put(tx, [record for message in messages for record in message.records])
         return [None] * len(messages)
 
     async def find(self, question: FindActs) -> ActsFound:
+        """Return a page of records, latest first."""
         until, _, before = question.before.partition(" ")
         latest = float(until) if before else question.until or _LATEST
         filters: dict[str, Any] = {name: getattr(question, name) for name in _FILTERS}
@@ -127,6 +129,7 @@ class AuditTrail:
         return ActsFound(records=tuple(_decode(row["record"]) for row in page), last=last)
 
     async def prune(self) -> None:
+        """Delete records older than their time to keep, which is shorter for acts of programs."""
         for program, keep in self._keep.items():
             await self._database.delete_old(partial(_prune, program), self._clock.now() - keep, PRUNED)
 

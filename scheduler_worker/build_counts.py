@@ -27,6 +27,7 @@ class BuildCounts:
         pass
 
     def chose(self, cell: str, root: str, now: float) -> None:
+        """Count a build that was chosen for a host just now; weighers may avoid hosts with recent builds."""
         key = cell, root
         self._choices.append((now + RECENT, key))
         slot = self._columns.slots.get(key)
@@ -44,6 +45,7 @@ class BuildCounts:
         self._undone[key] += 1
 
     def failed(self, cell: str, root: str, now: float) -> None:
+        """Count a failed build of a host; a later failure counts more than an earlier one."""
         slot, weight = self._columns.slot((cell, root)), self._weight(now)
         self._columns.failures[slot] += weight
 

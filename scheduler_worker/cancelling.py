@@ -42,6 +42,9 @@ class Cancellation:
         self._ending = ending
 
     async def fence(self, builds: Sequence[Id], why: str) -> Fenced:
+        """Retire the builds in placement, so that later claims fail; return which were ended, and which hold
+        a host.
+        """
         fenced = Fenced()
         for build in builds:
             result = await self._ending.retire(build, why)
@@ -81,7 +84,6 @@ class Cancellation:
         return (*self.answer(asked, waited, why, passed_on=cells), *deletes)
 
     def answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> CancelResults:
-        """Return the answer to a cancellation."""
         answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
         return (msgspec.structs.replace(answer, notes=asked.unknown_fields),)
 

@@ -46,6 +46,7 @@ def needs_of(
     asker: Callable[..., Ask[Any, Any]],
     options: SchedulerOptions,
 ) -> SchedulerNeeds:
+    """Return the objects of the kernel that features of the scheduler may use."""
     return SchedulerNeeds(
         scheduler=scheduler,
         parts=lambda: scheduler.parts,

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
+    """How a scheduler chooses, how long it retries, and what it records."""
+
     policy: ChoicePolicy = field(default_factory=ChoicePolicy)
     requests: RequestOptions = field(default_factory=RequestOptions)
     patience: float = PATIENCE
@@ -101,15 +103,18 @@ class RetryTimes:
         self._since: dict[Id, float] = {}
 
     def retried_for(self, request: Id) -> float:
+        """Return the seconds since the first retry of the request; 0 if there was none."""
         now = self._clock.monotonic()
         return now - self._since.get(request, now)
 
     def begin(self, request: Id) -> None:
+        """Record the first retry of a request; later retries change nothing."""
         while len(self._since) >= self._remembered:
             del self._since[next(iter(self._since))]
         self._since.setdefault(request, self._clock.monotonic())
 
     def end(self, request: Id) -> None:
+        """Forget a request that has ended."""
         self._since.pop(request, None)
 
 
@@ -120,6 +125,7 @@ class HeldAllocations:
         self._placement = placement
 
     async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
+        """Return generation and allocations of each consumer that has allocations."""
         found: dict[Id, claims.Held] = {}
         for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
             answer = await self._placement.allocations(resources.FindAllocations(consumers=some))

@@ -39,4 +39,5 @@ class Explanations:
         return WaitingFound(waiting=(), count=0)
 
     async def prune(self, keep: float) -> None:
+        """Delete decisions older than `keep` seconds."""
         await self.database.delete_old(decisions.prune, self.scheduler.clock.now() - keep, PAGE)

@@ -31,6 +31,7 @@ class HostArrays(RowPacking):
         super().__init__(classes, np.zeros((size, len(classes))), np.zeros((size, len(classes))))
 
     def put(self, search: CandidateSearch) -> None:
+        """Enter the free amounts and capacities of the found hosts."""
         for column, name in enumerate(self.classes):
             self.free[search.positions, column] = search.free(name)
             self.whole[search.positions, column] = search.capacity(name)

@@ -47,6 +47,7 @@ class HostRecords:
         self._book.restore(self._stored.values())
 
     async def store(self) -> None:
+        """Store the health of hosts whose condition has changed, so that it survives a restart."""
         now = self._health()
         stored, recorded = self._stored, {key: health for key, health in now.items() if health.recorded}
         new = {key: is_ for key, is_ in recorded.items() if _condition(stored.get(key)) != _condition(is_)}
@@ -55,6 +56,7 @@ class HostRecords:
         await self._write(new, [key for key in stored if self._book.has(key) and key not in not_up])
 
     async def find(self, question: FindHostHealth) -> HostHealthFound:
+        """Return a page of hosts with their health."""
         health = self._health()
         asked = frozenset(question.roots)
         after = [host for host in health.values() if host.root > question.after]
@@ -67,6 +69,7 @@ class HostRecords:
         )
 
     async def measure(self) -> None:
+        """Set the metric of hosts by state."""
         states = sum(map(Tally, self._counts(self._health()).values()), Tally[str]())
         for state in ("up", "down", "draining", "disabled", "unknown"):
             HOSTS.labels(state).set(states[state])
@@ -121,6 +124,7 @@ _decode = msgspec.json.Decoder(HostHealth).decode
 
 
 async def page(tx: Transaction, after: HostKey, limit: int) -> list[HostHealth]:
+    """Return a page of stored health, ordered by cell and root."""
     rows = await _PAGE(tx, cell=after[0], root=after[1], most=limit)
     return [_decode(row["health"]) for row in rows]
 

@@ -122,6 +122,7 @@ class HostBook(BuildCounts):
         self._agents.keep(MOST_HOSTS)
 
     def state(self, cell: str, root: str) -> HostState | None:
+        """Return the reported state of a host, or None if it has not reported."""
         hosts = self._hosts.get(cell)
         known = None if hosts is None else hosts.get(root)
         return None if known is None else known.state

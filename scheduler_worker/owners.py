@@ -38,6 +38,8 @@ class _Recorded:
 
 @dataclass(frozen=True)
 class Owners:
+    """Finds the project and the cell of instances and of objects of features, for the judgement of acts."""
+
     database: Database
     cells: CellQueries
     scheduler: Scheduler

@@ -53,6 +53,7 @@ class PendingChoices:
         self._watchers: list[Callable[[str], None]] = []
 
     def enter(self, way: Candidate, scope: Scope = PLAIN) -> PendingChoice:
+        """Reserve the capacity of a chosen host, and count a build on it."""
         now = self._clock.monotonic()
         allocations = without(way.allocations, scope.held) if scope.held else way.allocations
         entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout, source=scope.source)
@@ -62,6 +63,9 @@ class PendingChoices:
         return entry
 
     def confirm(self, entry: PendingChoice, number: int) -> None:
+        """Keep a reservation until the index shows the change with this number; release it if the index does
+        so already.
+        """
         if number <= self._source.seen:
             self._end(entry)
             return
@@ -119,7 +123,9 @@ class PendingChoices:
 
     @property
     def unsettled(self) -> list[PendingChoice]:
+        """Return the reservations whose claims placement has not answered yet."""
         return [entry for entry in self._open if entry.open and entry.number is None]
 
     def drawn_from(self, source: Id) -> list[PendingChoice]:
+        """Return the unsettled reservations that use this source of capacity."""
         return [entry for entry in self.unsettled if entry.source == source]

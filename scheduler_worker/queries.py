@@ -25,6 +25,8 @@ class AskOf(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementQueries:
+    """The queries that a scheduler sends to placement."""
+
     claim_many: Claims
     release: Ask[claims.ReleaseRequested, claims.ReleaseAnswered]
     providers: Ask[resources.FindProviders, resources.ProvidersFound]
@@ -37,5 +39,7 @@ class PlacementQueries:
 
 @dataclass(frozen=True, kw_only=True)
 class CellQueries:
+    """The queries that a scheduler sends to cells."""
+
     builds: Ask[FindBuilds, BuildsFound]
     instances: Ask[FindInstances, InstancesFound]

@@ -20,6 +20,7 @@ TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by place
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:
+    """Count the refused claims for the metrics, by reason."""
     refusals = [
         refusal
         for result in results

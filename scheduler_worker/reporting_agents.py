@@ -40,6 +40,7 @@ class Listening:
         self._last = now
 
     def disconnected_until(self, now: float) -> None:
+        """Do not count the time until now as silence of agents, because nothing could be received."""
         self._last = now
 
 
@@ -59,10 +60,12 @@ class ReportedAgent:
 
     @property
     def silence(self) -> float:
+        """Return the seconds without a heartbeat after which the agent counts as down."""
         return max(PERIODS * self.period, LEAST_SILENCE)
 
     @property
     def remembered(self) -> float:
+        """Return the seconds without a heartbeat after which the agent is forgotten."""
         return max(FORGOTTEN_PERIODS * self.period, LEAST_REMEMBERED)
 
 
@@ -74,6 +77,7 @@ class Silence:
     at: float | None = None  # the last heartbeat, by the monotonic clock
 
     def sentence(self, now: float) -> str:
+        """Return why a host is down, for explanations."""
         return f"down: {self.why}" + ("" if self.at is None else f" for {now - self.at:.0f} s")
 
 
@@ -114,6 +118,7 @@ class Agents:
         return agent
 
     def silence_of(self, key: AgentKey) -> Silence | None:
+        """Return why the agent is down; None if it is not, or if it had no time to report since the start."""
         known = self._known.get(key)
         if known is None:
             return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")
@@ -122,10 +127,12 @@ class Agents:
         return Silence(f"no heartbeat from its agent {key[1]}", known.at)
 
     def down(self, key: AgentKey, now: float) -> str:
+        """Return why the agent is down as a sentence; "" if it is not."""
         silence = self.silence_of(key)
         return "" if silence is None else silence.sentence(now)
 
     def known(self, key: AgentKey) -> ReportedAgent | None:
+        """Return what the agent has reported; None if it is unknown."""
         return self._known.get(key)
 
     @property

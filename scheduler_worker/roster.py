@@ -38,9 +38,11 @@ class Roster:
         return self._live
 
     async def message(self) -> SchedulerAlive:
+        """Return the message by which this scheduler reports that it is alive."""
         return SchedulerAlive(scheduler=self.name, waits=self.waits)
 
     async def handle(self, message: SchedulerAlive) -> None:
+        """Record that another scheduler is alive."""
         if message.scheduler == self.name:
             return
         self._received[message.scheduler] = self._clock.monotonic()

@@ -61,13 +61,16 @@ class RestClient:
         await self._http.__aexit__(kind, problem, trace)
 
     async def boot(self, request: BuildRequested) -> Accepted:
+        """Request instances; return when the broker has the request."""
         return await self.send(Accepted, "POST", "/v1/requests", body=request)
 
     async def boot_many(self, requests: Sequence[BuildRequested]) -> tuple[Accepted, ...]:
+        """Request instances for many requests together; a batch is accepted completely or not at all."""
         batch = BatchRequested(requests=tuple(requests))
         return (await self.send(BatchAccepted, "POST", "/v1/requests/batch", body=batch)).accepted
 
     async def request(self, id_: str, wait: float = 0.0) -> RequestState:
+        """Return the state of a request; with `wait`, up to so many seconds later, when it has ended."""
         return await self.send(RequestState, "GET", f"/v1/requests/{id_}", {"wait": str(wait)})
 
     async def ended(self, id_: str, timeout: float = 600.0) -> RequestState:
@@ -82,6 +85,7 @@ class RestClient:
                 raise TimeoutError(f"{id_} has not ended within {timeout:g} s")
 
     async def build(self, id_: str) -> BuildDetails:
+        """Return a build with its decision and attempts."""
         return await self.send(BuildDetails, "GET", f"/v1/builds/{id_}")
 
     async def builds(self, **query: str) -> BuildsListed:
@@ -89,6 +93,7 @@ class RestClient:
         return await self.send(BuildsListed, "GET", "/v1/builds", query)
 
     async def delete(self, build: str) -> BuildAccepted:
+        """Request the deletion of a build; return when the broker has the request."""
         return await self.send(BuildAccepted, "DELETE", f"/v1/builds/{build}")
 
     async def newest_event(self, project: str = "") -> int:

@@ -210,6 +210,7 @@ async def import_command(
 
 
 def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
+    """Return the metadata that the options give; `--zone` is the key of the availability zone."""
     metadata = pairs_given("--property", properties or ())
     if zone is not None:
         if not zone:

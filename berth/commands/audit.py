@@ -70,6 +70,7 @@ async def audit_command(
 
 
 def show_audit(found: Audit, console: Console) -> None:
+    """Print the counts of an audit and the breaches that it found."""
     builds = ", ".join(f"{count} {status}" for status, count in sorted(found.builds.items())) or "none"
     named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
     types = sorted((type_, count) for type_, count in found.types.items() if type_ != "INSTANCE")
@@ -178,6 +179,7 @@ async def doctor_command(
 
 
 async def examine(cli: Cli, management: str = "") -> int:
+    """Inspect services, databases and workers, print the findings, and return the exit code."""
     from berth.doctor.looking import inspect  # imports all clients of services
 
     return report_findings(cli, judged(await inspect(cli.settings, management=management)))

@@ -62,6 +62,7 @@ async def boot_command(
 
 
 async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, names: ByName) -> int:
+    """Request instances; with `wait`, follow them to their end and return 1 if one fails."""
     from berth.kit.request_sense import sense_of
 
     if wait:

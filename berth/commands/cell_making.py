@@ -80,6 +80,8 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
 
 @dataclass(frozen=True)
 class NewCell:
+    """A cell to be made, with the names of its file, RabbitMQ user and database login."""
+
     settings: Settings
     name: str
     options: CellOptions
@@ -98,6 +100,9 @@ class NewCell:
 
 
 async def add(cli: Cli, new_cell: NewCell, tool: BrokerTool) -> int:
+    """Make a cell: settings file, database, RabbitMQ user and registration. If a step fails, the earlier ones
+    are undone.
+    """
     settings, options, agents = new_cell.settings, new_cell.options, new_cell.options.with_agent or ()
     check_identifiers(settings, new_cell.name)
     for agent in agents:

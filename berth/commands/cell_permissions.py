@@ -90,6 +90,7 @@ def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir:
 
 
 def need_service_mode(settings: Settings, verb: str) -> None:
+    """Raise OperationRefused for an embedded berth, whose cells are those of its settings."""
     if settings.embedded:
         raise OperationRefused(
             f"there is nothing to {verb}: an embedded berth has the cells of its settings (`cells`), all in"
@@ -99,6 +100,7 @@ def need_service_mode(settings: Settings, verb: str) -> None:
 
 
 def user_of(settings: Settings, cell: str) -> str:
+    """Return the RabbitMQ user of a cell."""
     return f"{settings.bus.exchange}-{cell}"
 
 
@@ -108,6 +110,7 @@ def ferry_user_of(settings: Settings, cell: str) -> str:
 
 
 def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
+    """Return the RabbitMQ user of an agent of a cell."""
     return f"{user_of(settings, cell)}.agent.{agent}"
 
 
@@ -126,14 +129,17 @@ def login_of(settings: Settings, cell: str) -> str:
 
 
 def edit_of(edit: RegisterCell | DropCell) -> CellEditRequested:
+    """Return the request to edit a cell; raise BadSetting if a value is invalid."""
     return checked(CellEditRequested(edit=edit))
 
 
 def check_name(name: str) -> None:
+    """Raise BadSetting if a cell cannot have this name."""
     edit_of(RegisterCell(cell=name))
 
 
 def check_agent(name: str) -> None:
+    """Raise BadSetting if an agent cannot have this name."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise BadSetting(f"agent {name!r}: takes a name of at most 64 letters, digits, _ and -")
 
@@ -151,6 +157,7 @@ def check_identifiers(settings: Settings, name: str) -> None:
 
 
 def limits_of(settings: Settings) -> UserLimits:
+    """Return the limits of a cell's RabbitMQ user."""
     limits = settings.cell_limits
     return UserLimits(limits.connections, limits.channels, limits.queue_bytes)
 
@@ -170,10 +177,12 @@ def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) ->
 
 
 def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
+    """Return the RabbitMQ permissions of an agent: only the topics and queries of its workers."""
     return of_cell(cell, composition.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) -> Permissions:
+    """Return the RabbitMQ permissions of the ferry between the brokers of the centre and of the cell."""
     return of_ferry(
         composition.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange
     )

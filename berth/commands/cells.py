@@ -133,6 +133,7 @@ def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
 
 
 async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> None:
+    """Enable or disable a registered cell, and print its new state."""
     async with cli.bus("cell") as bus:
         before = await require(bus, cli.settings, name)
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))

@@ -101,6 +101,7 @@ async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence
 
 
 def instances_table(found: Sequence[Instance | RefusedBuild]) -> Table:
+    """Return instances and refused builds as a table for the terminal."""
     rows = []
     for instance in found:
         row = [getattr(instance, column, "") for column in _COLUMNS]

@@ -325,6 +325,7 @@ async def _with_progress(load: Load, console: Console) -> LoadOutcome:
 
 
 def show(result: LoadOutcome, console: Console) -> None:
+    """Print the result of a load test."""
     summary = result.summary()
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row("ended", ", ".join(f"{count} {status}" for status, count in summary["ended"].items()))

@@ -142,6 +142,7 @@ async def usage_command(
 async def show_providers(
     cli: Cli, traits: Sequence[str], resource_class: str = "", cell: str = "", match: str = "*"
 ) -> None:
+    """Print the providers that match all given conditions."""
     async with cli.bus("provider") as bus:
         found = [each async for each in _found(bus, traits, resource_class, cell, match)]
     found.sort(key=lambda provider: (provider.host or provider.name, provider.name))
@@ -199,6 +200,7 @@ async def _found(
 
 
 async def show_names(cli: Cli, kind: NameKind, prefix: str = "", used: bool = False) -> None:
+    """Print resource classes or traits; `used`: only those of a provider."""
     question = FindNames(kind=kind, prefix=prefix, associated=True if used else None)
     async with cli.bus("names") as bus:
         names = (await bus.asker(topics.NAMES)(checked(question))).names
@@ -245,6 +247,7 @@ async def reset_command(
 
 
 async def reset(cli: Cli, root: str, cell: str) -> None:
+    """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent."""
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         if not _UUID.fullmatch(root):

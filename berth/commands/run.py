@@ -185,6 +185,7 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
+    """Run all of berth: in this process if it is embedded, else as one process for each worker."""
     limits = WatchLimits(stuck=STUCK_SECONDS)  # no limit for a blocked event loop
     with watched(limits, "up", Path(settings.database.state_dir)):
         return await (_up_here if settings.embedded else _up_as_processes)(settings, console)

@@ -126,6 +126,7 @@ def _file(cli: Cli) -> Path:
 
 
 def tokens_in(file: Path) -> Sequence[StoredToken]:
+    """Return the tokens of a file; raise BadSetting if it cannot be used."""
     try:
         return read_tokens(file)
     except ValueError as problem:
@@ -168,6 +169,7 @@ def _digest(token: str) -> str:
 
 
 def id_of(token: StoredToken) -> str:
+    """Return the beginning of a token's digest, by which lists and commands name it."""
     return (token.sha256.lower() or _digest(token.token))[:_SHOWN]
 
 

@@ -39,6 +39,9 @@ async def why_command(
 
 
 async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
+    """Print why a request or build got its host or none; `again` decides anew, `now` asks a scheduler at
+    present.
+    """
     async with cli.bus("why") as bus:
         known = await known_records(cli.settings, bus, id_)
         if now:

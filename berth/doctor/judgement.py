@@ -200,6 +200,7 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
 
 
 def foreign_finding(seen: DatabaseSeen) -> Finding:
+    """Return the finding that a database has tables which no migration of berth made."""
     return Finding("broken", f"database {seen.store}", describe_foreign(seen.foreign), FOREIGN_REMEDY)
 
 

@@ -50,6 +50,7 @@ _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM cl
 
 
 async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
+    """Read the state of services, databases and workers in parallel, for judgement by pure functions."""
     clock = Clock()
     settings = await _with_made_cells(settings)
     async with asyncio.TaskGroup() as group:

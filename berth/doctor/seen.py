@@ -72,6 +72,8 @@ class PackageSeen(msgspec.Struct, frozen=True):
 
 
 class DatabaseSeen(msgspec.Struct, frozen=True):
+    """The state of one database."""
+
     store: str
     place: str
     version: str = ""  # version of PostgreSQL; empty: SQLite
@@ -83,15 +85,20 @@ class DatabaseSeen(msgspec.Struct, frozen=True):
 
     @property
     def was_made(self) -> bool:
+        """Return whether berth's migrations were applied."""
         return any(package.revision for package in self.packages)
 
 
 class WorkerSeen(msgspec.Struct, frozen=True):
+    """A worker, and whether it answers."""
+
     name: str
     seconds: float | None = None  # its response time; None: no response
 
 
 class LettersSeen(msgspec.Struct, frozen=True):
+    """The number and age of dead letters."""
+
     count: int = 0
     more: bool = False  # there are more dead letters than were counted
     oldest: float = 0.0  # age of the oldest dead letter in seconds
@@ -108,6 +115,8 @@ class IronicSeen(msgspec.Struct, frozen=True):
 
 
 class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a berth with its services, read at one time."""
+
     python: tuple[int, ...]
     disk: float | None = None  # free share of the disk with the state directory
     state_dir: str = ""

@@ -49,6 +49,7 @@ class Crossing:
 
     @property
     def asked(self) -> bool:
+        """Return whether a query crosses, and not a message."""
         return isinstance(self.of, Query)
 
     @property

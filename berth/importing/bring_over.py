@@ -30,6 +30,7 @@ class Outcome:
 
     @property
     def nothing(self) -> bool:
+        """Return whether nothing was changed or refused."""
         return not any(vars(self).values())
 
 

@@ -36,6 +36,8 @@ class NoAggregates(ValueError):
 
 @dataclass(frozen=True)
 class NovaAggregate:
+    """An aggregate of Nova, as its file describes it."""
+
     name: str
     uuid: str = ""  # empty if missing in the file
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -107,12 +109,17 @@ class Brought:
 
 
 class BringOver:
+    """Creates and changes berth's aggregates so that they equal those of Nova."""
+
     def __init__(self, bus: Bus, force: bool) -> None:
         self._bus = bus
         self._force = force
         self._there: dict[str, Aggregate] = {}  # berth's aggregates by id
 
     async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
+        """Bring over one aggregate after the other, and yield the result of each; `dry_run`
+        changes nothing.
+        """
         self._there = {aggregate.id: aggregate for aggregate, _ in await find_aggregates(self._bus)}
         nameless = {id_: await self._hosts(id_) for id_, there in self._there.items() if not there.name}
         for aggregate in wanted:

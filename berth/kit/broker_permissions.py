@@ -62,6 +62,8 @@ class UserLimits:
 
 @dataclass(frozen=True)
 class BrokerUser:
+    """A RabbitMQ user as it should be: password, permissions and limits."""
+
     password: str  # empty: only permissions are set; the existing user keeps its password and user limits
     permissions: Permissions
     limits: UserLimits | None = None
@@ -144,13 +146,18 @@ def queue_policy(user: str) -> str:
 
 
 def queue_patterns(names: BrokerNames, queues: Iterable[str]) -> list[str]:
+    """Return regular expressions for the queues, with the prefix of this berth's names. `queues` are
+    expressions themselves.
+    """
     before = re.escape(names.queue(""))
     return [before + queue for queue in queues]
 
 
 def exchange_patterns(names: BrokerNames, *parts: str) -> list[str]:
+    """Return regular expressions that match exactly these exchanges of berth; "" is its main exchange."""
     return [re.escape(f"{names.exchange}.{part}" if part else names.exchange) for part in parts]
 
 
 def any_of(patterns: Sequence[str]) -> str:
+    """Return an anchored regular expression that matches what one of the patterns matches completely."""
     return f"^({'|'.join(patterns)})$"

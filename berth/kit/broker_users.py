@@ -27,6 +27,9 @@ class BrokerTool:
     rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
 
     async def users(self, cli: Cli) -> RecordedUsers:
+        """Return the administration of RabbitMQ users at the configured broker; each change is recorded in
+        the audit trail.
+        """
         from berth.broker_users import broker_users  # it takes long to load
 
         given = cli.settings.bus
@@ -52,6 +55,7 @@ class RecordedUsers:
             await self._admin.take(definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
+        """Delete a RabbitMQ user and these policies, and record it."""
         async with self._cli.recorded("credential", user, "delete the user"):
             await self._admin.drop(user, *policies)
 

@@ -71,4 +71,5 @@ def require_all_answers(silent: Sequence[str]) -> None:
 
 
 def cells_text(cells: Sequence[str]) -> str:
+    """Return the cells as part of a sentence: "cell a, cell b"."""
     return f"cell {', cell '.join(cells)}"

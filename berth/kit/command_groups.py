@@ -25,6 +25,7 @@ class WaitingCommand(TyperCommand):
     """A command with the option `--wait`, alone or with a time: `--wait 30m` allows a wait for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Read `--wait` without a time as `--wait=`, so that the next word is not taken for its time."""
         from berth.kit.times import is_time
 
         completed = []
@@ -38,6 +39,7 @@ class Commands(typer.Typer):
     """A group of commands with functions that may be coroutines and may take dataclasses of options."""
 
     def command(self, name: str, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        """Register a command. Parameters of option classes become the options that these classes list."""
         register = super().command(name, **options)
 
         def registered(function: F) -> F:

@@ -120,6 +120,7 @@ def _short(text: str, most: int) -> str:
 
 
 def print_funnel(decision: Decision, console: Console, chosen: str = "") -> None:
+    """Print how many hosts each filter left, and the ranked hosts; `chosen` is marked."""
     for line in funnel(decision, console.width, chosen):
         line.rstrip()
         console.print(line)

@@ -30,6 +30,9 @@ _METAL = {"resources:CUSTOM_BAREMETAL": "1"} | {
 
 
 def described_flavor(options: BootOptions) -> Flavor:
+    """Return the flavor that the options describe; raise BadSetting if they only give a name that berth does
+    not know.
+    """
     name = options.flavor
     described = {key: size for key in _FIGURES if (size := getattr(options, key)) is not None}
     if name and name != _METAL_NAME and not described and not options.extra_spec:
@@ -44,6 +47,7 @@ def described_flavor(options: BootOptions) -> Flavor:
 
 
 def flavor_in_file(option: str, path: str) -> Flavor:
+    """Read a flavor from a JSON file; raise BadSetting with the option's name if that is impossible."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Flavor)
     except OSError as problem:

@@ -27,6 +27,7 @@ class Marked(NamedTuple):
 
     @property
     def is_disabled(self) -> bool:
+        """Return whether the host has the trait with which operators exclude it from new builds."""
         return DISABLED in self.host.traits
 
 
@@ -53,6 +54,7 @@ def causes_of(root: Provider) -> list[str]:
 
 
 def checked_cause(given: str) -> str:
+    """Return the cause of a mark in its stored form; raise BadSetting if it is no name."""
     cause = given.lower().replace("-", "_")
     if given and not _CAUSE.fullmatch(cause):
         raise BadSetting(f"--because {given!r}: a name of letters, digits and _")

@@ -87,6 +87,9 @@ async def check_host_names(bus: Bus, names: Iterable[str]) -> None:
 
 
 async def host_names(bus: Bus, roots: Collection[str]) -> dict[str, str]:
+    """Ask placement for the host names of these root providers. Providers without a host have the provider's
+    name.
+    """
     if not roots:
         return {}
     found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=tuple(sorted(roots)), parts=("owner",)))

@@ -60,6 +60,7 @@ class InstantPlacement:
         return number
 
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        """Grant all claims."""
         return [ClaimAnswered(results=tuple(self._grant(order))) for order in orders]
 
     def _grant(self, order: ClaimRequested) -> list[Claimed]:
@@ -77,6 +78,7 @@ class InstantPlacement:
         raise NotImplementedError
 
     def queries(self) -> PlacementQueries:
+        """Return the queries of a scheduler, answered here: every claim and release succeeds immediately."""
         return PlacementQueries(
             claim_many=self.claim_many,
             release=self.release,
@@ -96,6 +98,7 @@ class SteppedTime:
     now: float = 0.0
 
     def advance(self, to: float) -> None:
+        """Set the time to `to`, unless it is later already."""
         self.now = max(self.now, to)
 
     def __call__(self) -> float:
@@ -125,6 +128,7 @@ class InstantCloud:
         )
 
     async def open(self) -> None:
+        """Report all hosts as reachable and empty, so that the scheduler may choose them."""
         await self.scheduler.opened()
         await self.report({host.uuid: 0 for host in self.source.hosts()})
 

@@ -30,6 +30,9 @@ def domains_given(given: Sequence[str]) -> dict[str, str]:
 
 
 def pairs_given(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Return the values of a repeated option KEY=VALUE as a dictionary; raise BadSetting if one has no key or
+    no "=".
+    """
     found = [text.partition("=") for text in given]
     for text, (key, equals, _) in zip(given, found, strict=True):
         if not key or not equals:

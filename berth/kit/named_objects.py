@@ -57,6 +57,7 @@ async def _id(bus: Bus, name: str) -> str:
 
 
 def names_listed(option: str, given: str) -> tuple[str, ...]:
+    """Return the elements of a comma-separated option; raise BadSetting if one is empty."""
     names = tuple(part.strip() for part in given.split(","))
     if not all(names):
         raise BadSetting(f"{option}: {given!r} is not a list of names or uuids of aggregates")

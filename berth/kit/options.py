@@ -62,6 +62,7 @@ class OptionsOf:
     without: tuple[str, ...] = ()
 
     def fields(self) -> dict[type[Any], tuple[str, ...]]:
+        """Return for each option class the names of the options that the command takes from it."""
         return {
             class_: tuple(
                 field.name for field in dataclasses.fields(class_) if field.name not in self.without

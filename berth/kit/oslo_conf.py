@@ -61,10 +61,12 @@ class OsloConf:
         return found
 
     def text(self, group: str, name: str, default: str) -> str:
+        """Return the last value of an option, or the default if the file does not set it."""
         found = self.every(group, name)
         return found[-1] if found else default
 
     def words(self, group: str, name: str, default: str) -> tuple[str, ...]:
+        """Return the comma-separated words of an option; raise BadConf if there is none."""
         found = tuple(word.strip() for word in self.text(group, name, default).split(",") if word.strip())
         if not found:
             raise BadConf(f"[{group}] {name}: must not be empty")
@@ -95,6 +97,7 @@ class OsloConf:
         return text in _TRUE
 
     def one_of(self, group: str, name: str, choices: tuple[str, ...], default: str) -> str:
+        """Return the value of an option; raise BadConf if it is not one of the choices."""
         text = self.text(group, name, default)
         if text not in choices:
             raise BadConf(f"[{group}] {name}: is {', '.join(choices[:-1])} or {choices[-1]}")

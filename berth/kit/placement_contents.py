@@ -8,6 +8,8 @@ from bus.reports import Inventory
 
 @dataclass(frozen=True)
 class ImportedProvider:
+    """A resource provider as another Placement stores it."""
+
     id: str
     name: str
     parent: str | None
@@ -30,6 +32,8 @@ class ImportedConsumer:
 
 @dataclass
 class PlacementContents:
+    """The contents of another Placement, by uuid."""
+
     providers: dict[str, ImportedProvider] = field(default_factory=dict)
     consumers: dict[str, ImportedConsumer] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)  # custom classes
@@ -49,6 +53,7 @@ class PlacementContents:
         )
 
     def root_of(self, provider: str) -> str:
+        """Return the root of a provider's tree, as far as the parents are among the contents."""
         while (parent := self.providers[provider].parent) in self.providers:
             assert parent is not None
             provider = parent

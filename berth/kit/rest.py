@@ -11,6 +11,8 @@ from bus.vocabulary import Message
 
 @dataclass(frozen=True)
 class RestOperation:
+    """An operation of the REST API: its description for OpenAPI, and the function that executes it."""
+
     described: DescribedOperation
     handler: Handler
 

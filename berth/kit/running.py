@@ -44,6 +44,7 @@ class _Given:
 
 
 def given(config: Path | None, sets: Mapping[str, str]) -> None:
+    """Store the options `--config` and `--set` of the command line, for the settings that are read later."""
     _Given.config, _Given.sets = config, sets
 
 

@@ -159,5 +159,6 @@ def note(text: str) -> None:
 
 
 def coloured(status: str) -> str:
+    """Return a status with Rich markup in its colour; an unknown status is red."""
     colour = _COLOURS.get(status, "red")
     return f"[{colour}]{status}[/{colour}]"

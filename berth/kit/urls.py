@@ -20,6 +20,7 @@ def check_broker_url(url: str, name: str, refuse: Refuse) -> None:
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is this machine: a loopback address or `localhost`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

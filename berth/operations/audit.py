@@ -55,6 +55,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
+        """Return whether no guarantee is breached."""
         return not self.breaches
 
 

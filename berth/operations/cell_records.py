@@ -33,6 +33,8 @@ class KnownBuild:
 
 @dataclass
 class BuildsByCell:
+    """The builds that cells have recorded, and those that several cells have."""
+
     builds: dict[str, KnownBuild] = field(default_factory=dict)
     # the records of each build that several cells have recorded without an end
     doubled: dict[str, Sequence[KnownBuild]] = field(default_factory=dict)
@@ -72,6 +74,7 @@ async def of_cells(
 
 
 async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
+    """Read the builds of these cells from their databases."""
     from berth.operations.stored_builds import (
         census,  # databases take long to load, and few commands read them
     )

@@ -37,12 +37,14 @@ async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
 
 
 def state_of(cell: RegisteredCell) -> str:
+    """Return the state of a cell in one word."""
     if cell.gone:
         return "removed"
     return "enabled" if cell.enabled else "disabled"
 
 
 async def conductor_answers(bus: Bus, cell: str) -> bool:
+    """Return whether the conductor of a cell answers in time."""
     ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
     try:
         await ask(FindInstances(cell=cell, limit=1))
@@ -61,6 +63,7 @@ async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
 
 
 async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
+    """Register or change a cell; raise OperationRefused if other processes change it concurrently."""
     result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
     if not isinstance(result, CellEdited):
         raise OperationRefused("other processes are changing it: try again")
@@ -68,6 +71,7 @@ async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
 
 
 async def instances_left(bus: Bus, name: str) -> int:
+    """Return how many consumers have allocations in a cell, so that it cannot be removed yet."""
     return (await registered_cells(bus)).instances.get(name, 0)
 
 

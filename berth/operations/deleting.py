@@ -38,6 +38,8 @@ class Deleted:
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
+    """How a build is deleted."""
+
     cell: str = ""
     wait: bool = False  # wait until the build has no allocations
     fence: bool = False  # also delete an id without a build, so that no later request can use it

@@ -20,11 +20,14 @@ _POLL_SECONDS = 1.0  # between two checks of a waiting request
 class BootListener(Protocol):
     """The interface of an object that receives a build request's progress: waiting, unplaceable, ended."""
 
-    async def ended(self, build_ended: BuildEnded) -> None: ...
+    async def ended(self, build_ended: BuildEnded) -> None:
+        """Receive the end of a build."""
 
-    def unplaceable(self, refusal: BuildUnplaceable) -> None: ...
+    def unplaceable(self, refusal: BuildUnplaceable) -> None:
+        """Receive the refusal of a request."""
 
-    def waits(self, waiting: WaitingRequest) -> None: ...
+    def waits(self, waiting: WaitingRequest) -> None:
+        """Receive the report that a request waits for capacity."""
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:

@@ -104,6 +104,7 @@ class GuestComparison:
 
     @property
     def notes(self) -> list[str]:
+        """Return sentences about agents that did not answer, so that their guests are not compared."""
         return [f"agent {agent} of cell {cell} did not list its guests" for cell, agent in self.silent]
 
 

@@ -64,6 +64,7 @@ class GuestRepair:
 
     @property
     def would(self) -> str:
+        """Return what the repair does, as part of a sentence."""
         return REPAIRS["deleted" if self.destroys else self.difference.wrong]
 
 

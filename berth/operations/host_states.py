@@ -53,6 +53,7 @@ class HostStandings:
         return self._capabilities.get(root.id) or HostCapabilities(root=root.id)
 
     def of(self, root: Provider) -> HostStanding:
+        """Return the standing of a host; its health is unknown if no scheduler has answered."""
         health = unanswered(root) if self._health is None else self._health.get(root.id)
         return standing(root.traits, health, root.kept_traits, deleted=root.gone)
 

@@ -69,6 +69,7 @@ class HeldByCell(Compact, frozen=True):
 
     @property
     def has_ended(self) -> bool:
+        """Return whether the build is deleted, failed, or has left the cell."""
         return self.mark.left or self.status in ("deleted", "error")
 
 

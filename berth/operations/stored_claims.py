@@ -242,6 +242,7 @@ async def agents(database: Database) -> set[tuple[str, str]]:
 
 
 async def retired(database: Database) -> set[str]:
+    """Return the ids of all retired consumers."""
     async with database.read() as tx:
         return {uuid for (uuid,) in await _RETIRED(tx)}
 

@@ -32,6 +32,7 @@ class AcceptedRequests:
         self._store = retrying(bus.clock)(self._store_once)
 
     async def run(self) -> None:
+        """Store accepted requests in batches, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._finding.run())
             group.create_task(self._adding.run())

@@ -60,20 +60,24 @@ _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
 
 
 async def boot(call: Call) -> Response:
+    """Answer POST /v1/requests."""
     accepted = await call.operations.boot(call.caller, [await call.body(BuildRequested)])
     return answer(accepted.accepted[0], 202)
 
 
 async def boot_batch(call: Call) -> Response:
+    """Answer POST /v1/requests/batch: all requests are accepted, or none."""
     return answer(await call.operations.boot(call.caller, (await call.body(BatchRequested)).requests), 202)
 
 
 async def show_request(call: Call) -> Response:
+    """Answer GET /v1/requests/ID, when the request has ended or the time to wait has passed."""
     with call.waiting():
         return answer(await call.operations.request(call.caller, call.id, call.wait))
 
 
 async def list_builds(call: Call) -> Response:
+    """Answer GET /v1/builds."""
     asked = call.asked
     given: dict[str, Any] = {
         name: asked[name] for name in ("project", "host", "name", "after") if name in asked
@@ -97,6 +101,7 @@ async def delete_build(call: Call) -> Response:
 
 
 async def list_events(call: Call) -> Response:
+    """Answer GET /v1/events: ends after a number; wait for the next one if there is none."""
     asked = call.asked
     after = call.number("after", asked.get("after"))
     with call.waiting():
@@ -104,6 +109,7 @@ async def list_events(call: Call) -> Response:
 
 
 async def stream_events(call: Call) -> Response:
+    """Answer GET /v1/events/stream as server-sent events, from the last received number on."""
     asked = call.asked
     project = call.caller.reading(asked.get("project", ""))
     call.streams.check(call.user)

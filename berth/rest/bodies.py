@@ -28,6 +28,8 @@ class Accepted(Value, frozen=True, kw_only=True):
 
 
 class BatchAccepted(Value, frozen=True, kw_only=True):
+    """The answer to a batch: its requests in order."""
+
     accepted: tuple[Accepted, ...]
 
 

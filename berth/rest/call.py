@@ -41,6 +41,7 @@ class RestAccess:
     records: RecordedRequests
 
     async def caller(self, request: Request) -> RestCaller:
+        """Return the caller that the token of the request identifies."""
         identity = await self.tokens.caller(request.headers)
         return rest_caller(self.records.policy, identity, self.records.known_by)
 
@@ -92,6 +93,7 @@ class Call:
 
     @property
     def wait(self) -> float:
+        """Return the seconds for which the caller is willing to wait; refuse an invalid number."""
         given = self.asked.get("wait", "0")
         try:
             seconds = float(given)
@@ -111,6 +113,7 @@ class Call:
         return self.waits.counted(self.user)
 
     def number(self, name: str, given: str | None) -> int | None:
+        """Return a parameter as a number, None if it is missing; refuse another text."""
         if given is None:
             return None
         if not (given.isascii() and given.isdigit() and len(given) <= 18):
@@ -134,4 +137,5 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 def answer(value: object, status: int = 200) -> Response:
+    """Return a JSON answer."""
     return Response(_encode(value), status, media_type="application/json")

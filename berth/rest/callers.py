@@ -62,6 +62,7 @@ class RestCaller:
         return project if project not in ("", UNSAID_ID) else self.operator.project
 
     def may_read(self, project: str) -> bool:
+        """Return whether the caller may read objects of a project."""
         is_own = self.is_reader and project == self.operator.project
         return is_own or not allowed(self.operator, READ, Target(project=project))
 
@@ -122,6 +123,7 @@ def combined(acts: Iterable[NotedAct]) -> Iterator[NotedAct]:
 
 
 def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> RestCaller:
+    """Return the caller for an identity, with the role and the limits that the policy gives."""
     operator = policy.operator(identity, known_by)
     if not operator.role:
         operator = structs.replace(operator, is_program=True)

@@ -60,6 +60,8 @@ PATIENCE = 2.0  # seconds to wait for the scheduler's queue
 
 @dataclass(eq=False)
 class RestOperations:
+    """The operations of the REST API, each judged by the caller's role and projects."""
+
     bus: Bus
     settings: Settings
     database: Database
@@ -119,6 +121,7 @@ class RestOperations:
             self._confirmed.popitem(last=False)
 
     async def publish(self, messages: Sequence[Message]) -> None:
+        """Publish messages, and wait for the confirm up to a time limit."""
         await publish(self.bus, *messages, patience=PATIENCE)
 
     async def request(self, caller: RestCaller, id_: str, wait: float) -> RequestState:
@@ -152,6 +155,7 @@ class RestOperations:
         return RequestState(request=id_, project=project, is_ended=is_ended, builds=tuple(results.values()))
 
     async def waiting(self, id_: str) -> WaitingRequest | None:
+        """Return how a request waits for capacity; None if it does not wait, or no scheduler answers."""
         try:
             found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(id_,)))
         except (Unavailable, Unroutable):
@@ -181,6 +185,7 @@ class RestOperations:
     # Builds
 
     async def build(self, caller: RestCaller, id_: str) -> BuildDetails:
+        """Return a build with its decision; details that only operators may read are left out for others."""
         project = await self.project(caller, id_)
         _, stands = await self._stands(id_)
         if stands is not None:
@@ -277,10 +282,12 @@ _UNKNOWN = "no build or request {} is known, or its cell does not answer"
 
 
 def event_of(end: store.StoredEnd) -> Event:
+    """Return a stored end as an event."""
     return Event(number=end.number, event=end.event, data=msgspec.Raw(end.body.encode()))
 
 
 def request_row(id_: str, message: Message, builds: Sequence[str], project: str = "") -> StoredRequest:
+    """Return the row of an accepted request; the digest detects a repetition with other content."""
     digest = sha256(protocol.encode(message)).hexdigest()
     project = message.project if isinstance(message, BuildRequested) else project
     return StoredRequest(id=id_, project=project, digest=digest, builds=builds)

@@ -29,6 +29,7 @@ _PUBLISHED = (BuildRequested, BuildCancelRequested, BuildDeleteRequested, ActsRe
 
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
+    """Return the worker that receives and stores the ends of requests of the REST API."""
     keep = settings.keep.ended
     rules = {kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}
     ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait, rules)

@@ -61,6 +61,7 @@ class SupportBundle:
     missing: list[str] = field(default_factory=list)
 
     def add(self, name: str, content: str | Mapping[str, Any] | Sequence[Any]) -> None:
+        """Add a file to the bundle, without the secrets of the settings."""
         if not isinstance(content, str):
             content = msgspec.json.format(parts.encoder().encode(content), indent=2).decode()
         self.files[name] = without_secrets(content, self.secrets)

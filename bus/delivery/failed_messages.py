@@ -54,6 +54,9 @@ class Dead:
 
 
 def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
+    """Return what happens to a message whose handler raised this exception: it is delivered again or
+    dead-lettered.
+    """
     match problem:
         case Retry():
             return Again(problem.after)

@@ -52,6 +52,7 @@ class QueueReader:
         self._loop: asyncio.Task[None]
 
     def start(self, inbox: Inbox, group: asyncio.TaskGroup) -> None:
+        """Begin to take messages from the inbox, in a task of the group."""
         self._group = group
         self._inbox = inbox
         self._loop = group.create_task(self._read())

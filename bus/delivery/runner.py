@@ -222,6 +222,7 @@ class Listener(Generic[M]):
         self._inbox = inbox
 
     async def get(self) -> M:
+        """Wait for the next message of this subscription. Unreadable messages are logged and skipped."""
         while True:
             delivery = await self._inbox.get()
             delivery.done()

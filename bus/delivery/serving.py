@@ -21,6 +21,8 @@ _LONGEST_PAUSE = 1.0
 
 @dataclass(eq=False)
 class Timer:
+    """Calls the handler of one periodic row of a worker's table, and publishes what it returns."""
+
     _row: Every
     _emitter: Emitter
 

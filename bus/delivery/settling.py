@@ -58,6 +58,7 @@ class ClientResults:
         self.publishing: asyncio.Task[None] | None = None
 
     async def publish(self, publish: Callable[[Made], Awaitable[None]], results: Made) -> None:
+        """Wait for the publication; keep its exception for `check` and `problem_of` instead of raising it."""
         try:
             await publish(results)
         except Exception as problem:
@@ -385,6 +386,8 @@ Emit = tuple[Envelope | None, Message]  # the causing envelope (None for a timer
 
 @dataclass(eq=False)
 class Emitter:
+    """Publishes what the handlers of one worker return."""
+
     worker: str
     _process: Process
 

@@ -38,9 +38,11 @@ _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
 class SuspectRow(Protocol):
     """A row of a worker's table, as far as it handles suspects."""
 
-    async def handle_alone(self, delivery: Delivery) -> None: ...
+    async def handle_alone(self, delivery: Delivery) -> None:
+        """Handle a message that may have ended its process, with no other message in parallel."""
 
-    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None: ...
+    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
+        """Store a message that has ended its process too often as a dead letter, and acknowledge it."""
 
 
 class Suspects:

@@ -41,6 +41,8 @@ class ItemReader(Protocol):
 
 @dataclass(eq=False, slots=True)
 class QueuedItem:
+    """A message in a queue, with the number of readers that ended while they handled it."""
+
     envelope: Envelope
     crashes: int = 0
     row: int = 0  # row number in the journal; 0: not stored
@@ -49,6 +51,8 @@ class QueuedItem:
 
 @dataclass(eq=False, slots=True)
 class LocalQueue:
+    """A queue with its undelivered messages and its readers."""
+
     spec: QueueSpec
     items: deque[QueuedItem] = field(default_factory=deque)
     readers: list[ItemReader] = field(default_factory=list)
@@ -79,6 +83,7 @@ class LocalBroker:
             self._restore(journal)
 
     def declare(self, spec: QueueSpec) -> None:
+        """Create a queue, or change its properties if it exists with others."""
         known = self.queues.get(spec.name)
         if known is not None and known.spec == spec:
             return
@@ -92,11 +97,13 @@ class LocalBroker:
         self._forget_routes(spec)
 
     def remove(self, name: str) -> None:
+        """Delete a queue with its messages."""
         removed = self.queues.pop(name, None)
         if removed is not None:
             self._forget_routes(removed.spec)
 
     def route(self, key: str) -> tuple[LocalQueue, ...]:
+        """Return the queues that receive messages with this routing key."""
         found = self._routes.get(key)
         if found is None:
             found = self._routes[key] = tuple(
@@ -110,6 +117,9 @@ class LocalBroker:
             del self._routes[key]
 
     def put(self, queue: LocalQueue, envelope: Envelope, *, seconds: float = 0.0) -> None:
+        """Append a message to a queue, after a delay if `seconds` is given. Messages of durable queues enter
+        the journal.
+        """
         item = QueuedItem(envelope)
         if self._journal is not None and queue.spec.durable:
             due = self.clock.now() + seconds if seconds else 0.0
@@ -130,6 +140,7 @@ class LocalBroker:
             await asyncio.sleep(0)
 
     def pick(self, queue: LocalQueue) -> QueuedItem:
+        """Remove the next message from a queue; with `Chaos` sometimes one behind it."""
         if self.chaos and len(queue.items) > 1 and self.chaos.chance.random() < self.chaos.reorder:
             position = self.chaos.chance.randrange(min(len(queue.items), 8))
             item = queue.items[position]
@@ -138,6 +149,7 @@ class LocalBroker:
         return queue.items.popleft()
 
     def settled(self, queue: LocalQueue, item: QueuedItem) -> None:
+        """Forget a handled message; with `Chaos` sometimes deliver it a second time instead."""
         twice = self.chaos is not None and self.chaos.chance.random() < self.chaos.duplicate
         if twice and not item.twin and item.envelope.attempt == 1:
             queue.items.append(QueuedItem(item.envelope, item.crashes, item.row, twin=True))
@@ -153,6 +165,7 @@ class LocalBroker:
             self._journal.note(item.row, item.crashes + (not back))
 
     def back(self, queue: LocalQueue, item: QueuedItem) -> None:
+        """Return an unhandled message to the front of its queue."""
         self.delivered(queue, item, back=True)
         queue.items.appendleft(item)
         queue.wake()

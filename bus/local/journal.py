@@ -51,6 +51,10 @@ class StoredEnvelope:
 
 
 class Journal:
+    """Stores the messages, queues and dead letters of the local broker in an SQLite file, so that they
+    survive a crash.
+    """
+
     def __init__(self, path: Path) -> None:
         self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         make_private(path)
@@ -132,6 +136,7 @@ class Journal:
         self._pending.append(("DELETE FROM dead WHERE id = ?", (id_,)))
 
     async def flushed(self) -> None:
+        """Wait until all changes made so far are on the disk."""
         if not self._pending and not self._writing:
             return
         waiting = asyncio.get_running_loop().create_future()
@@ -140,6 +145,7 @@ class Journal:
         await waiting
 
     async def close(self) -> None:
+        """Write all changes, and mark the file as closed without a crash."""
         await self.flushed()
         self._writer.shutdown()
         self._file.execute(f"PRAGMA user_version = {_CLOSED}")

@@ -269,6 +269,7 @@ class SocketServer:
         self._server: asyncio.Server
 
     async def open(self) -> None:
+        """Listen on the socket, which only processes of the same user can connect to."""
         self.path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self.path))

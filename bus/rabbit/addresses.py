@@ -55,9 +55,11 @@ class AddressOrder:
         return min(FIRST_LIMIT * 2.0 ** min(self._failures.get(_key(address), 0), 8), LONGEST_LIMIT)
 
     def failed(self, address: BrokerAddress) -> None:
+        """Count a failed connection: the address is tried after all others until a connection succeeds."""
         self._failures[_key(address)] = self._failures.pop(_key(address), 0) + 1
 
     def succeeded(self, address: BrokerAddress) -> None:
+        """Forget the failures of an address."""
         self._failures.pop(_key(address), None)
 
 

@@ -69,6 +69,7 @@ def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
 
 
 def properties_of_frame(id_: str, user: str | None = None) -> Any:
+    """Return the AMQP properties of a body with several envelopes."""
     return Properties(
         content_type=JSON, delivery_mode=PERSISTENT, message_id=id_, message_type=FRAME_TYPE, user_id=user
     )
@@ -214,6 +215,9 @@ def _dead_lettered_from(deaths: object) -> str:
 
 
 def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
+    """Return the AMQP properties of a dead letter; headers give reason, traceback, queue and key for any
+    client.
+    """
     headers: dict[str, Any] = {
         "x-reason": _cut(letter.reason, MAX_HEADER),
         "x-traceback": _cut(letter.traceback, MAX_TRACEBACK, from_end=True),
@@ -268,6 +272,9 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
 
 
 def letter_id(message: Arrived) -> str:
+    """Return the id of a dead letter; without one, an id derived from its content, so that it is equal after
+    a redelivery.
+    """
     return _text(message.id) or _id_for_stranger(message)
 
 

@@ -62,6 +62,7 @@ class Reading:
         self._closing = asyncio.Lock()
 
     def has_room(self, prefetch: int) -> bool:
+        """Return whether the reader may take further messages, by their number and their bytes."""
         return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
 
     def next_delivery(self) -> "RabbitDelivery":
@@ -72,17 +73,25 @@ class Reading:
         return delivery
 
     def end(self) -> None:
+        """Stop reading, because the channel is closed or the queue was deleted."""
         self.closed = True
         self.wake.set()
 
     def on_queue_deleted(self, _: str = "") -> None:
+        """Stop after the broker deleted the queue: the messages in hand have no other copy there."""
         self.last_copies = self.newest
         self.end()
 
     def is_last_copy(self, tag: int) -> bool:
+        """Return whether a message in hand is lost if it is not published again, because its queue was
+        deleted.
+        """
         return tag <= self.last_copies
 
     def ack(self, tag: int, *, at_once: bool = False) -> None:
+        """Note an acknowledgement. Several are sent together, after a short time or when enough of them are
+        noted.
+        """
         self.acks.append(tag)
         if at_once or len(self.acks) >= SHARE_SETTLED_AT_ONCE * self.in_advance:
             self.wake.set()
@@ -90,6 +99,7 @@ class Reading:
             self._waits = asyncio.get_running_loop().call_later(ACKS_WAIT, self.wake.set)
 
     def nack(self, tag: int) -> None:
+        """Note that a message goes back to its queue; sent immediately."""
         self.nacks.append(tag)
         self.wake.set()
 
@@ -134,6 +144,7 @@ class Parcel:
     returned: bool
 
     def settled(self, count: int = 1) -> None:
+        """Count handled messages of an AMQP message; acknowledge it after its last one."""
         self.left -= count
         if not self.left:
             self.reading.ack(self.tag, at_once=self.returned)
@@ -158,10 +169,12 @@ class RabbitDelivery:
         self._open = True
 
     def done(self) -> None:
+        """Acknowledge the message, unless it is settled already."""
         if self._release():
             self._parcel.settled()
 
     def requeue(self) -> None:
+        """Return the message to its queue, unless it is settled already."""
         if not self._release():
             return
         reading = self._parcel.reading
@@ -207,15 +220,18 @@ class RabbitInbox(OpenInbox):
 
     @property
     def ended(self) -> bool:
+        """Return whether the inbox is stopped and has no open channel, so the transport may forget it."""
         return self._stopping and (self._reading is None or self._reading.channel.closed)
 
     @property
     def buffered(self) -> int:
+        """The number of messages that were received and not taken yet."""
         reading = self._reading
         received = 0 if reading is None else len(reading.opened) + len(reading.deliveries)
         return received + len(self._offered)
 
     async def start(self) -> None:
+        """Begin to consume; after a lost connection, consume again."""
         reading = await self._link.insist(self._begin)
         self._link.spawn(self._run(reading))
 
@@ -238,6 +254,7 @@ class RabbitInbox(OpenInbox):
         return reading.next_delivery()
 
     async def stop(self) -> None:
+        """Stop consuming; messages in hand can still be settled."""
         self._end_offers()
         if not self._spec.durable:
             self._link.undeclare(self._spec)  # the broker deletes the queue after its last consumer
@@ -260,6 +277,7 @@ class RabbitInbox(OpenInbox):
         await self._all_back()
 
     async def close(self) -> None:
+        """Return all messages that were not taken, and close the channel."""
         self._end_offers()
         await self._all_back()
         if self._reading is not None:

@@ -29,6 +29,8 @@ _FETCHING_SECONDS = 2.0  # limit for fetching a batch, because another reader ma
 
 
 class DeadLetterQueue:
+    """Stores, reads and removes dead letters in a queue of RabbitMQ."""
+
     def __init__(self, link: Link) -> None:
         self._link = link
         self._name = link.names.dead
@@ -75,6 +77,9 @@ class DeadLetterQueue:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
 
     async def remove_dead_letters(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
+        """Remove letters, all if `ids` is None; a letter for which `rescue` returns False stays. Return their
+        number.
+        """
         wanted = None if ids is None else set(ids)
         rescued = dict[str, float]()  # id of a rescued letter → time at which it became a dead letter
         staying = set[str]()
@@ -193,6 +198,7 @@ class UnroutedMessages:
     _bury: Callable[[DeadLetter], Awaitable[None]]
 
     async def run(self) -> None:
+        """Read the queue of messages without a consumer until cancelled; reconnect after failures."""
         backoff = Backoff(self._link.clock)
         while True:
             try:

@@ -132,6 +132,7 @@ class Session:
                 raise
 
     async def open_publisher(self) -> BulkChannel:
+        """Return the channel for publications, opened at its first use and again after it was closed."""
         async with self._opening:
             if self._publisher is None or self._publisher.closed:
                 self._publisher = await BulkChannel().open(self.connection, confirms=True)
@@ -312,12 +313,14 @@ class Link:
                 session.whole.set()
 
     def check(self) -> None:
+        """Raise Unavailable if the link is closed or its connection ended by an error."""
         if self.broken:
             raise Unavailable(f"the connection to RabbitMQ at {self.place} ended by an error: see the log")
         if self.closed:
             raise Unavailable(f"the connection to RabbitMQ at {self.place} is closed")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that ends with the link."""
         return self._group.create_task(work)
 
     async def session(self) -> Session:
@@ -386,6 +389,8 @@ class Link:
             await publish()
 
     async def declare(self, *specs: QueueSpec) -> None:
+        """Declare queues now, and again after each reconnection."""
+
         async def declare_next(session: Session) -> None:
             await session.topology.queue(spec)
 
@@ -402,10 +407,12 @@ class Link:
         self._declared.queues.pop(spec.name, None)
 
     async def declare_delay(self, milliseconds: int) -> None:
+        """Declare the queue that delays messages for this time, now and after each reconnection."""
         self._declared.delays.add(milliseconds)
         await self.insist(lambda session: session.topology.delay(milliseconds))
 
     async def declare_dead(self) -> None:
+        """Declare the queue of dead letters, now and after each reconnection."""
         self._declared.dead = True
         await self.insist(lambda session: session.topology.dead())
 

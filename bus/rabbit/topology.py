@@ -73,22 +73,27 @@ class BrokerNames:
 
     @property
     def clients(self) -> str:
+        """The exchange to which results for clients are published."""
         return f"{self.exchange}.clients"
 
     @property
     def queues(self) -> str:
+        """The exchange that reaches a queue by its name."""
         return f"{self.exchange}.queues"
 
     @property
     def delay(self) -> str:
+        """The exchange through which delayed messages return to their queue."""
         return f"{self.exchange}.delay"
 
     @property
     def dead(self) -> str:
+        """The exchange and queue of dead letters."""
         return f"{self.exchange}.dead"
 
     @property
     def unrouted(self) -> str:
+        """The queue of messages that no other queue has received."""
         return f"{self.dead}.0"
 
     def plain(self, queue: str) -> str:
@@ -101,6 +106,7 @@ class BrokerNames:
 
 
 def letter_key(cell: str) -> str:
+    """Return the routing key of dead letters of a cell; "" for those of the centre."""
     return f"{LETTER}.{cell}" if cell else LETTER
 
 

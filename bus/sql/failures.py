@@ -22,6 +22,8 @@ class Conflict(Exception):
 
 
 class Meaning(Enum):
+    """The consequence of an error of the database for the transaction."""
+
     RACE = "run the transaction again"
     AWAY = "wait: the machine, the network or an operator puts it right, and no message is to blame"
     RULE = "a constraint of the schema is violated: a duplicate key or a missing reference"
@@ -87,6 +89,7 @@ def result_code(error: BaseException) -> int:
 
 
 def meaning(error: BaseException) -> Meaning:
+    """Return what an exception of a driver or of SQLAlchemy means."""
     if getattr(error, "connection_invalidated", False):
         return Meaning.AWAY
     state = sqlstate(error)
@@ -137,6 +140,7 @@ def _what_is_away(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
+    """Return why a database failed, on one line, without SQLAlchemy's additions."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if why := distrusted(error):

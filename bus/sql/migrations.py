@@ -76,6 +76,8 @@ class Version(NamedTuple):
 
 
 class AppliedMigration(NamedTuple):
+    """A migration that the database has."""
+
     package: str
     name: str
 

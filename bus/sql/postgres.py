@@ -66,6 +66,10 @@ class ServerHistory(NamedTuple):
 
 
 class ServerState(NamedTuple):
+    """The state that a server reports when a connection is opened: whether it is a standby, and the history
+    of its data.
+    """
+
     recovering: bool  # True for a standby
     history: ServerHistory | None  # None: the login may not read the history
 
@@ -387,6 +391,7 @@ class PostgresPool:
         return session
 
     async def connect(self) -> PoolProxiedConnection:
+        """Take a connection from the pool; raise ConnectionError if the server refuses it."""
         try:
             return await greenlet_spawn(self.engine.sync_engine.raw_connection)
         except self._refused as error:

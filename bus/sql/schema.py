@@ -9,6 +9,7 @@ from sqlalchemy.schema import SchemaItem
 
 
 def columns(type_: Any, *names: str, nullable: bool = False, **options: Any) -> list[sa.Column[Any]]:
+    """Return columns of one type, NOT NULL unless `nullable`."""
     return [sa.Column(name, type_, nullable=nullable, **options) for name in names]
 
 

@@ -57,6 +57,7 @@ class SqliteFile:
                 self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
 
     async def connect(self) -> "Connection":
+        """Open a connection: with a thread of its own, or inline if statements may block the event loop."""
         if self.memory is not None:
             return Connection(self.memory, self._thread, self.pause, keep=True)
         if self.inline:
@@ -144,10 +145,12 @@ class Connection:
         return await self.call(_fetch, self.raw, statement, values)
 
     async def paused(self) -> None:
+        """Wait for the pause that a test has planned before each statement, if any."""
         if self._pause is not None:
             await self._pause()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a blocking function on the connection's thread, or here if it has none."""
         if self._thread is not None:
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
         if self._keeps_thread:

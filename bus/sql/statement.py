@@ -63,6 +63,9 @@ class Transaction(ABC):
         """Return the SQLAlchemy connection of this transaction."""
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
+        """Execute a statement; raise a driver's error as the exception that says what it means for the
+        transaction.
+        """
         try:
             # Core statements that are not of the ORM always return a CursorResult.
             return cast(CursorResult[Any], await self.connection.execute(statement, params))
@@ -84,7 +87,8 @@ class Transaction(ABC):
         return explained(error, self._name)
 
     @abstractmethod
-    async def begin(self, begin: str) -> None: ...
+    async def begin(self, begin: str) -> None:
+        """Execute the statement that begins the transaction."""
 
     async def commit(self) -> None:
         """Commit the transaction now; `write()` does so at the end of its block."""
@@ -111,6 +115,8 @@ async def in_turn(tx: Transaction, table: str) -> None:
 
 
 class PostgresTransaction(Transaction):
+    """A transaction on PostgreSQL. If it is cancelled during a statement, its connection is closed."""
+
     def __init__(self, name: str, pool: PostgresPool, pooled: PoolProxiedConnection) -> None:
         super().__init__("postgresql", name)
         self._pool = pool
@@ -184,6 +190,8 @@ class PostgresTransaction(Transaction):
 
 
 class SqliteTransaction(Transaction):
+    """A transaction on SQLite."""
+
     def __init__(self, name: str, connection: AsyncConnection) -> None:
         super().__init__("sqlite", name)
         self._connection = connection
@@ -328,6 +336,7 @@ class Statement:
         return await self.of(values, **params)(tx)
 
     def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "BoundStatement":
+        """Return the statement with rows of values and with named parameters, ready to be executed."""
         return BoundStatement(self, list(values), params)
 
     async def together(

@@ -186,6 +186,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
 
 
 def with_allocations(build: Build, position: int, allocations: Allocations) -> Build:
+    """Return the build with these allocations on the host at this position, as placement reports them."""
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build

@@ -50,6 +50,10 @@ class BuildParts(Parts[Part]):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a build in its cell, as stored: host, attempt, status, guests left behind, and parts of
+    features.
+    """
+
     id: str
     cell: str
     status: Status
@@ -78,10 +82,12 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
+        """The chosen host and its alternates, in the order in which they are tried."""
         return (self.as_placed.chosen, *self.as_placed.alternates, *self.added_hosts)
 
     @property
     def host(self) -> messages.Selection:
+        """The host of the present attempt."""
         return self.hosts[self.at]
 
     @property
@@ -91,6 +97,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> BuildSpec:
+        """The flavor, image and further properties of the instance; a resize changes it."""
         return self.new_spec or self.as_placed.spec
 
     def holder_of(self, left: Leftover) -> str:
@@ -99,6 +106,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_placed(self) -> messages.BuildPlaced:
+        """The message with which the scheduler placed the build; an error if it was deleted before."""
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
         return self.placed
 
@@ -107,6 +115,7 @@ Stepped = tuple[Build, Effects]  # a build after an event, and the messages of t
 
 
 def new_build(placed: messages.BuildPlaced, now: float) -> Build:
+    """Return the build that a message of the scheduler begins."""
     return Build(
         id=placed.build,
         cell=placed.cell,
@@ -182,6 +191,7 @@ def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
 def claim_of(
     consumer: str, generation: int | None, spec: BuildSpec, *choices: Choice, **more: Any
 ) -> ClaimRequested:
+    """Return a claim for a build's consumer with these choices."""
     claim = ConsumerClaim(
         consumer=consumer,
         generation=generation,
@@ -200,6 +210,7 @@ def leftover_holder(build: Build) -> str | None:
 
 
 def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
+    """Return the order to the agent of the present attempt. `adopt`: take over an existing guest instead."""
     return messages.BuildOrdered(
         **attempt_fields(build),
         spec=build.spec,
@@ -210,6 +221,9 @@ def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
 
 
 def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
+    """Return the order to destroy the guest of the present attempt and of earlier ones, above the attempt
+    `above`.
+    """
     return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
@@ -221,6 +235,9 @@ def destroy_reported(build: Build, report: messages.GuestMessage, above: int = 0
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
+    """Return the message that the host has failed to build; `ours` is False if the request caused the
+    failure.
+    """
     return messages.HostFailed(**attempt_fields(build), cause=cause_of(cause), ours=ours)
 
 
@@ -269,10 +286,12 @@ def _built_on(build: Build) -> messages.Selection:
 
 
 def repeated_end(build: Build) -> Effects:
+    """Return the end of the build again, if it has ended."""
     return (ended(build),) if build.end else ()
 
 
 def deleted(build: Build, reply_to: str) -> messages.BuildDeleted:
+    """Return the message that the build is deleted."""
     known = build.placed is not None
     return messages.BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to, known=known)
 
@@ -280,6 +299,7 @@ def deleted(build: Build, reply_to: str) -> messages.BuildDeleted:
 def attempt_over(
     host: messages.Selection, outcome: AttemptOutcome, cause: str, started: float, now: float
 ) -> messages.Attempt:
+    """Return the record of an ended attempt."""
     times = {"started": started, "ended": now}
     return messages.Attempt(host=host.host, agent=host.agent, outcome=outcome, cause=cause_of(cause), **times)
 

@@ -51,6 +51,7 @@ class DeviceBook:
             self._others[id_] = provider.foreign.classes
 
     def in_use(self, provider: str) -> Mapping[str, int]:
+        """Return the amounts that guests use of a provider."""
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
@@ -92,11 +93,13 @@ class DeviceBook:
         return ""
 
     def hold(self, guest: GuestKey, allocations: Allocations) -> None:
+        """Record the devices of a guest; a repetition changes nothing."""
         if guest not in self.held:
             self.held[guest] = allocations
             self._count(allocations, 1)
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
+        """Replace the devices of a guest."""
         self.release(guest)
         self.hold(guest, allocations)
 

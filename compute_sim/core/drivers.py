@@ -30,6 +30,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def cell_named(tree: ProviderTree, number: int) -> str:
+    """Return the name of the provider of a NUMA cell."""
     return f"{tree.name}_numa{number}"
 
 
@@ -149,6 +150,8 @@ def as_trait(text: str) -> str:
 
 
 class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A GPU that can be divided into virtual GPUs of one of several types."""
+
     device: str
     types: dict[str, Count]  # type of virtual GPU → the number into which the GPU can be divided
     cell: int = 0
@@ -186,6 +189,8 @@ class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 class HostDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device of a host with a resource class of its own."""
+
     device: str
     resource_class: str
     total: Count = 1

@@ -40,6 +40,7 @@ class Durations:
 
     @staticmethod
     def parse(text: str) -> "Durations":
+        """Read a distribution such as `uniform:1,5`; refuse another form."""
         name, _, rest = text.partition(":")
         wanted = {"constant": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(name)
         try:
@@ -120,6 +121,7 @@ class FaultPlan:
             raise ValueError(f"reschedule, abort and hang are shares of all attempts, not {shares}")
 
     def fate(self, build: str, attempt: int) -> Fate:
+        """Return how a build attempt ends and after which time: the same at every run with the same seed."""
         seconds = self._seconds(build, attempt)
         certain = not (self.reschedule or self.abort or self.hang)
         if certain or (self.first_attempt_only and attempt > 1):
@@ -132,6 +134,7 @@ class FaultPlan:
         return Fate("hang" if chance < self.reschedule + self.abort + self.hang else "built", seconds)
 
     def phase_fate(self, move: str, phase: str, attempt: int) -> Fate:
+        """Return how a phase of a move ends and after which time."""
         seconds = self._seconds(move, f"{phase} {attempt}", self.move_durations)
         chance = draw(self.seed, "phase", move, phase, attempt)
         fails: float = getattr(self.moves, phase)

@@ -25,6 +25,8 @@ class BadProviderConfig(ValueError):
 
 
 class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An inventory in a provider.yaml."""
+
     total: Amount
     reserved: Count = 0
     min_unit: Amount = 1
@@ -34,19 +36,27 @@ class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Identification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The provider to which an entry of a provider.yaml applies, by uuid or name."""
+
     uuid: Annotated[str, Meta(pattern=_ID)] = ""
     name: Annotated[str, Meta(max_length=200)] = ""
 
 
 class AddedInventories(msgspec.Struct, frozen=True):
+    """The inventories that an entry of a provider.yaml adds."""
+
     additional: tuple[dict[ClassName, AddedInventory], ...] = ()
 
 
 class AddedTraits(msgspec.Struct, frozen=True):
+    """The traits that an entry of a provider.yaml adds."""
+
     additional: tuple[TraitName, ...] = ()
 
 
 class ConfiguredProvider(msgspec.Struct, frozen=True):
+    """An entry of a provider.yaml."""
+
     identification: Identification
     inventories: AddedInventories = AddedInventories()
     traits: AddedTraits = AddedTraits()

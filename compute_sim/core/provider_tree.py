@@ -84,6 +84,7 @@ class ProviderTree:
         return self._known[self._named[name]]
 
     def by_id(self, id_: str) -> TreeProvider | None:
+        """Return a reported provider by its id, or None."""
         provider = self._known.get(id_)
         return provider if provider is not None and provider.reported else None
 
@@ -149,6 +150,9 @@ class ProviderTree:
 
 
 def child_id(root: str, name: str) -> str:
+    """Return the id of a child provider, derived from root and name, so that it stays the same after a
+    restart.
+    """
     return str(uuid5(UUID(root), name))
 
 

@@ -71,6 +71,7 @@ class DriverStand:
         return BuildSpec(flavor=self.flavor, image=image, name="berth-agent-check")
 
     def tree(self, number: int = 0) -> ProviderTree:
+        """Return the provider tree that the driver reports for a host."""
         return build_tree(self.roots[number], self.hosts[number], (self.driver,))
 
     def restart(self) -> None:
@@ -91,6 +92,7 @@ class DriverStand:
         return guest
 
     def address(self, build: str, attempt: int, host: int = 0) -> dict[str, Any]:
+        """Return the fields by which orders name a guest and its agent."""
         return {
             "build": build,
             "attempt": attempt,
@@ -115,6 +117,7 @@ class DriverStand:
         return found
 
     def build_order(self, build: str) -> BuildOrdered:
+        """Return an order to build a guest of the tested flavor."""
         self.guest(build)
         return BuildOrdered(**self.address(build, 1), spec=self.spec, allocations=self.allocations())
 

@@ -19,10 +19,13 @@ _ALLOWED = ", ".join(states.NEW_CLASS_IN)
 
 
 class Api:
+    """The REST operations of the simulated Ironic, with its checks and notifications."""
+
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
 
     async def patch(self, ident: str, operations: object, request: str) -> SimNode:
+        """Change fields of a node; refused during a change of state."""
         node = self._conductor.find(ident)
         if node.target_provision_state and node.provision_state not in states.CHANGEABLE:
             raise ApiRefusal(409, f"Node {ident} can not be updated while a state transition is in progress.")
@@ -73,6 +76,9 @@ class Api:
         self._conductor.notify("maintenance_set", "end", node, request)
 
     async def set_provision_state(self, ident: str, target: object, request: str) -> None:
+        """Begin a change of the provision state; refused in maintenance, or if the present state does not
+        permit it.
+        """
         node = self._conductor.find(ident)
         if target == "active" and node.maintenance:
             text = f"The provisioning operation can't be performed on node {node.uuid}"
@@ -86,6 +92,7 @@ class Api:
         self._conductor.begin(node, event, request)
 
     async def set_power_state(self, ident: str, target: object, request: str) -> None:
+        """Begin a change of the power state; refused while the node is cleaned."""
         node = self._conductor.find(ident)
         if target not in _POWER_TARGETS:
             raise _wrong_state(target, node, node.power_state)

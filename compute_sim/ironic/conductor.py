@@ -53,6 +53,7 @@ class SimPlan:
         )
 
     def fails(self, node: str, number: int) -> bool:
+        """Return whether the operation with this number fails on the node, by the seed."""
         return bool(self.fail) and draw(self.seed, "fate", node, number) < self.fail
 
 
@@ -93,6 +94,7 @@ class Conductor:
         raise locked(node)
 
     def enroll(self, nodes: Iterable[SimNode]) -> None:
+        """Add nodes without notifications."""
         for node in nodes:
             self.nodes[node.uuid] = node
             self._index(node)
@@ -229,5 +231,6 @@ class Conductor:
 
 
 def locked(node: SimNode) -> ApiRefusal:
+    """Return the refusal of an operation on a node that another operation has locked."""
     text = f"Node {node.uuid} is locked by host {node.reservation}"
     return ApiRefusal(409, f"{text}, please retry after the current operation is completed.")

@@ -84,6 +84,7 @@ class Churn:
         self._chance = Random(self.conductor.plan.seed)
 
     async def run(self) -> None:
+        """Change random nodes at the wanted rate of notifications, until cancelled."""
         loop = asyncio.get_running_loop()
         began, before = loop.time(), self.sent()
         while True:

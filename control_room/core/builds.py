@@ -13,6 +13,8 @@ from bus.messages import Attempt
 
 @dataclass(frozen=True)
 class AttemptShown:
+    """An attempt of a build with its times, as its page shows it."""
+
     number: int
     attempt: Attempt
     after: float | None  # seconds since the first order
@@ -94,6 +96,7 @@ class BuildHistory:
         self.recent: deque[EndedBuild] = deque(maxlen=RECENT)
 
     def add(self, end: EndedBuild) -> None:
+        """Count an ended build."""
         tick = self._at(end.at)
         tick.ends[end.status] += 1
         if end.status == "active" and end.seconds is not None:
@@ -106,6 +109,7 @@ class BuildHistory:
         self.recent.append(end)
 
     def add_failure(self, at: float) -> None:
+        """Count a failed attempt on a host."""
         self._at(at).host_failures += 1
 
     def ticks(self, now: float) -> list[Tick]:
@@ -168,6 +172,7 @@ def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Itera
 
 
 def bucket(seconds: float) -> int:
+    """Return the bucket of a duration in the histogram."""
     return bisect_left(_BOUNDS, seconds)
 
 

@@ -44,6 +44,7 @@ class Fleet:
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
+        """Apply changed provider trees, and count the changes of the layout of the page."""
         for tree in found.trees:
             host = host_of_tree(found, tree, self.zones)
             if host is not None and (known := self.hosts.get(host.root)) != host:
@@ -60,9 +61,11 @@ class Fleet:
         self.down = down
 
     def is_closed(self, host: KnownHost) -> bool:
+        """Return whether a host takes no new builds."""
         return host.closed or host.root in self.down
 
     def fits(self, host: KnownHost, flavor: Mapping[str, int]) -> int:
+        """Return how many instances of a flavor fit on a host; 0 if it is down."""
         return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
@@ -76,6 +79,7 @@ class Fleet:
 
     @property
     def classes(self) -> list[str]:
+        """Return the resource classes of all hosts, in the order of the page."""
         self.in_order()
         return self._drawn[2]
 

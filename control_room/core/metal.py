@@ -45,6 +45,7 @@ class PlacementRecord:
 
     @property
     def is_held(self) -> bool:
+        """Return whether a consumer has an allocation of the node."""
         return self.used or bool(self.holders)
 
     @property
@@ -55,6 +56,8 @@ class PlacementRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardNode:
+    """A node with its state in Ironic and its record in placement."""
+
     id: str
     name: str = ""
     ironic: IronicState | None = None  # None: never read, or deleted in Ironic when it was read
@@ -80,6 +83,7 @@ class MetalNodes:
 
     @property
     def is_complete(self) -> bool:
+        """Return whether both Ironic and placement have answered."""
         return not (self.ironic_problem or self.placement_problem)
 
 
@@ -108,6 +112,8 @@ def _with_answer(node: BoardNode, before: BoardNode | None) -> BoardNode:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeShown:
+    """A node as the page shows it."""
+
     node: BoardNode
     column: str
     berth: str  # placement's state as text
@@ -174,6 +180,7 @@ def heading(ironic: IronicState | None, record: PlacementRecord | None, *, is_re
 
 
 def shown(node: BoardNode, nodes: MetalNodes, now: float) -> NodeShown:
+    """Return a node as the page shows it."""
     record = node.placement_record
     state = "does not have it"
     if record is not None:
@@ -230,6 +237,8 @@ def _obstacles_in_placement(node: BoardNode, now: float) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class BoardColumn:
+    """A column of the board, for the nodes in one state."""
+
     key: str
     title: str
     means: str

@@ -26,6 +26,8 @@ LATE = 3.0  # periods without a heartbeat after which an agent is late
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHeartbeat:
+    """The last heartbeat of an agent."""
+
     cell: str
     agent: str
     at: float
@@ -38,6 +40,7 @@ class AgentHeartbeat:
         return max(0.0, now - self.at)
 
     def late(self, now: float) -> bool:
+        """Return whether the next heartbeat is overdue."""
         return self.lag(now) > LATE * max(self.period, 1.0)
 
 
@@ -96,6 +99,8 @@ _SLOW = 2.0  # seconds; a slower answer is an alarm
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
+    """A problem that the first page shows."""
+
     level: Literal["bad", "warn"]
     text: str
 
@@ -154,6 +159,8 @@ _SCHEDULER_LATE = 15.0  # seconds without a heartbeat after which a scheduler is
 
 @dataclass(frozen=True)
 class WorkerNow:
+    """A worker with its state on the first page."""
+
     name: str
     state: str  # good, warn, bad
     text: str
@@ -171,6 +178,7 @@ class TenMinutes:
 
 
 def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> TenMinutes:
+    """Return the figures of the last ten minutes; computed once a tick."""
     if known is not None and known.number == int(now // TICK) - 1:
         return known
     ticks = history.ticks(now)
@@ -191,6 +199,7 @@ def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> 
 def workers(
     replies: Replies, schedulers: Mapping[str, float], agents: Sequence[AgentHeartbeat], now: float
 ) -> list[WorkerNow]:
+    """Return the workers with their states, from the replies to queries and from heartbeats."""
     rows = []
     for reply in replies:
         state = "bad" if reply.problem else "warn" if reply.seconds > _SLOW else "good"

@@ -9,12 +9,16 @@ WIDTH, HEIGHT = 600, 120
 
 @dataclass(frozen=True, slots=True)
 class DrawnLine:
+    """A line of a chart as the path of an SVG element."""
+
     name: str
     path: str  # empty: there is nothing to draw
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """A chart that a template can draw. `empty`: no line has a value."""
+
     top: float  # value at the upper edge of the chart
     lines: tuple[DrawnLine, ...]
     empty: bool

@@ -13,6 +13,8 @@ Scores = Callable[[Record, str], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class RankedRow:
+    """A row of the table of ranked hosts: its scores by weigher, and why it was not used."""
+
     host: str
     root: str
     total: float
@@ -31,6 +33,7 @@ class DecisionShown:
 
 
 def decision_shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown:
+    """Return a stored decision as the page shows it, with the weighers of the largest multipliers."""
     record = decision.record
     if record is None:
         return DecisionShown(decision)

@@ -15,6 +15,8 @@ class InvalidForm(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class FormField:
+    """A field of a form. `number`: only digits are accepted. `lines`: a text of several lines."""
+
     name: str
     label: str
     number: bool = False
@@ -45,6 +47,7 @@ def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits:
 
 
 def split_words(text: str) -> list[str]:
+    """Return the words of a text of a form, separated by spaces or commas."""
     return [item for item in _APART.split(text) if item]
 
 

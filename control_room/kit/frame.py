@@ -177,10 +177,12 @@ class Renderer:
         return {act: operate for added in self.added for act, operate in added.host_operations.items()}
 
     def part(self, template: str, **values: Any) -> str:
+        """Render a template that is a part of a page, without the frame."""
         text: str = self._templates.get_template(template).render(values)
         return text
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Render a page with the frame: navigation, the visitor's name and theme."""
         common = {**self.of_visitor(request), "theme": theme_of(request), "here": request.url.path}
         return HTMLResponse(self.part(template, **common, **values), status_code=status)
 
@@ -252,8 +254,11 @@ def post(path: str, endpoint: Endpoint) -> Route:
 class LivePages(Protocol):
     """A page whose open copies an event stream updates."""
 
-    async def page(self, request: Request) -> Response: ...
-    async def events(self, request: Request) -> Response: ...
+    async def page(self, request: Request) -> Response:
+        """Return the whole page."""
+
+    async def events(self, request: Request) -> Response:
+        """Return the stream of events that refreshes an open page."""
 
 
 def live(path: str, pages: LivePages) -> list[Route]:

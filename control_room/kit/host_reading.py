@@ -41,6 +41,7 @@ async def _every_page(trees: Ask[FindTrees, TreesFound]) -> AsyncIterator[TreesF
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
+    """Ask placement for all aggregates; return the availability zone of each that has one, by its uuid."""
     return {
         each.id: each.metadata[ZONE]
         async for page in every_aggregate(aggregates, FindAggregates())

@@ -24,6 +24,8 @@ class HostStock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHost:
+    """A host as pages show it. `closed`: it takes no new builds."""
+
     root: str
     name: str
     cell: str = ""

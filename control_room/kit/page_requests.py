@@ -17,6 +17,7 @@ THEMES = ("auto", "light", "dark")
 
 
 def session_of(request: Request) -> WebSession:
+    """Return the session of the request's visitor."""
     session: WebSession = request.scope["session"]
     return session
 
@@ -39,6 +40,7 @@ def user_of(request: Request) -> str:
 
 
 def theme_of(request: Request) -> str:
+    """Return the theme of the visitor's cookie, or "auto"."""
     theme = request.cookies.get(theme_cookie(request.scope), "")
     return theme if theme in THEMES else "auto"
 
@@ -50,6 +52,9 @@ def redirect_to(path: str) -> Response:
 
 
 def parameter(request: Request, name: str) -> str:
+    """Return a query parameter of the address without surrounding blanks, at most 255 characters; "" if it is
+    missing.
+    """
     return request.query_params.get(name, "").strip()[:255]
 
 

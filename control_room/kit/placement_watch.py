@@ -29,6 +29,7 @@ class PlacementWatch:
 
     @property
     def is_open(self) -> bool:
+        """Return whether a visitor has a page open that needs placement's changes."""
         return bool(self._pages)
 
     @asynccontextmanager

@@ -45,6 +45,9 @@ class Queries:
 
 
 async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
+    """Send a query. If no answer arrives, the reply has the reason, so that the page can show its other
+    parts.
+    """
     began = monotonic()
     answer, problem = None, ""
     try:

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
+    """The tasks that read data for pages. They end with the process."""
+
     def __init__(self, group: asyncio.TaskGroup, clock: Clock) -> None:
         self.clock = clock
         self.running: set[asyncio.Task[Any]] = set()
@@ -44,6 +46,7 @@ class BackgroundTasks:
 
 @asynccontextmanager
 async def background_tasks(clock: Clock) -> AsyncIterator[BackgroundTasks]:
+    """Yield the background tasks; cancel those that still run at the end."""
     async with asyncio.TaskGroup() as group:
         tasks = BackgroundTasks(group, clock)
         try:
@@ -96,6 +99,9 @@ class Changes:
             part._wholes.append(self)
 
     def notify(self) -> None:
+        """Count a change, wake the readers that wait for one, and notify the changes of which these are a
+        part.
+        """
         self.count += 1
         for event in self._waiting:
             event.set()
@@ -113,6 +119,7 @@ class Changes:
 
     @property
     def is_watched(self) -> bool:
+        """Return whether an open page waits for a change."""
         return bool(self._waiting)
 
 
@@ -139,6 +146,9 @@ class UpdateInterval:
         self.add((monotonic() - began) * _QUERY_WEIGHT)
 
     def add(self, seconds: float) -> None:
+        """Adapt the interval to the duration of an update: a smoothed mean, never below the shortest
+        interval.
+        """
         self.seconds = max(self._soonest, 0.7 * self.seconds + 0.3 * seconds / self._share)
 
 

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 
 def duration(seconds: float | None) -> str:
+    """Return a duration as text with a fitting unit, from milliseconds to days; "–" for None."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:
@@ -52,14 +53,17 @@ def address(path: str, parameters: Mapping[str, object]) -> str:
 
 
 def rate(each_second: float) -> str:
+    """Return a rate per second as text, with a decimal if it is below 100."""
     return f"{each_second:.1f}" if 0 < each_second < 100 else f"{each_second:,.0f}"
 
 
 def count(number: int) -> str:
+    """Return a number with separators of thousands."""
     return f"{number:,}"
 
 
 def several(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -21,6 +21,7 @@ from control_room.pages.single_sign_on import SingleSignOnPages
 
 
 def pages_app(context: PageContext) -> Starlette:
+    """Return the web application with the pages of the kernel and of features."""
     renderer = Renderer(context)
     app = Starlette(
         routes=[*_routes(context, renderer), Route("/{path:path}", _unknown)],

@@ -17,6 +17,8 @@ MOST_EXPORTED = 100_000
 
 
 class AuditPages(frame.PageGroup):
+    """Shows the records of the audit trail, with filters and export."""
+
     async def page(self, request: Request) -> Response:
         filters = _filters(request)
         question = FindActs(**filters, before=_page(request))

@@ -27,6 +27,8 @@ SECONDS = 5.0  # seconds after which the list is rendered again, because it show
 
 
 class BuildPages(PageGroup):
+    """Lists builds that ended recently, and shows one build with its attempts and decision."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.changes

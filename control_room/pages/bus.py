@@ -29,6 +29,8 @@ _WITH_PAGE = ("build", "request", "move")  # fields with ids that have a page
 
 @dataclass(frozen=True, kw_only=True)
 class LetterDetails:
+    """A dead letter as its page shows it."""
+
     letter: DeadLetter
     reason: str
     traceback: str
@@ -55,6 +57,7 @@ def letter_row(letter: DeadLetter) -> DeadLetter:
 
 
 def letter_details(letter: DeadLetter) -> LetterDetails:
+    """Return a dead letter with its body formatted as JSON, if it is JSON."""
     try:
         body = msgspec.json.format(letter.body, indent=2).decode(errors="replace")
     except NOT_JSON:
@@ -93,7 +96,10 @@ _FIELD = "letter:"  # prefix of the fields that select letters
 
 
 class DeadLetterPages(PageGroup):
+    """Lists dead letters; operators replay or drop them."""
+
     async def letter(self, request: Request) -> Response:
+        """Show one dead letter."""
         id_ = request.query_params.get("id", "")
         found = await self._found({id_}, beginning=id_)
         if id_ not in found:
@@ -103,6 +109,7 @@ class DeadLetterPages(PageGroup):
         return self._renderer.page(request, "letter.html", whole=details, now=now)
 
     async def operate(self, request: Request) -> Response:
+        """Replay or drop the marked letters, after a confirmation."""
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         ids = [field.removeprefix(_FIELD) for field in fields if field.startswith(_FIELD)]
@@ -208,6 +215,8 @@ _COUNT_TIMES = 10.0  # counting takes at most a tenth of the time: many queues a
 
 
 class BusPages(PageGroup):
+    """Shows topics and queue depths."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._updates = PageUpdates(SECONDS)

@@ -105,6 +105,8 @@ SHOWN_ALONE = 500
 
 
 class MetalPages(PageGroup):
+    """Shows the bare-metal nodes as a board."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.metal
@@ -157,6 +159,8 @@ LONGEST_NAME = 200
 
 
 class HeatPages(PageGroup):
+    """Shows all hosts as a map coloured by free capacity."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._changes = context.events.changes
@@ -204,6 +208,8 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 class HostPages(PageGroup):
+    """Shows one host; operators disable and enable it."""
+
     async def operate(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
         root = await self._root(request.path_params["host"])

@@ -127,6 +127,8 @@ LENGTH = re.compile(r"[0-9]{1,9}")
 
 
 class AccessMiddleware:
+    """Gives each request its session; redirects visitors who are not signed in; adds security headers."""
+
     def __init__(self, app: ASGIApp, context: PageContext, renderer: Renderer) -> None:
         self._app = app
         self._context = context
@@ -252,6 +254,8 @@ _UNKNOWN = {
 
 
 class SignInPages(PageGroup):
+    """Signs users in and out, and sets the theme."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._failures = SignInFailures()
@@ -266,6 +270,7 @@ class SignInPages(PageGroup):
         return self._renderer.page(request, "login.html", status=status, **shown)
 
     async def sign_in(self, request: Request) -> Response:
+        """Check the given credential and begin a session; a failed check delays the next one."""
         fields = await self._renderer.open_form(request)
         self.check_pause(request)
         access = self._context.access

@@ -22,6 +22,8 @@ SHARE = 0.01  # share of a processor that updates may take while builds end all 
 
 
 class NowPages(PageGroup):
+    """Shows the first page: problems, figures of the last minutes, workers."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.changes

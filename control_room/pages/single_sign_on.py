@@ -41,10 +41,12 @@ class BeginningSignIns:
         self._clock = clock
 
     def new(self) -> str:
+        """Return the value of the cookie with which a sign-in begins."""
         until = f"{self._clock.now() + SECONDS:.0f}"
         return f"{until}.{self._signature(until)}"
 
     def is_valid(self, cookie: str) -> bool:
+        """Return whether a cookie is of this control room and its time has not passed."""
         parts = _COOKIE.fullmatch(cookie)
         if parts is None or not hmac.compare_digest(parts[2], self._signature(parts[1])):
             return False
@@ -64,6 +66,8 @@ class _Unscoped:
 
 
 class SingleSignOnPages(PageGroup):
+    """Signs users in by a Keystone that redirects them back."""
+
     def __init__(self, context: PageContext, renderer: Renderer, sign_in: SignInPages) -> None:
         super().__init__(context, renderer)
         self._sign_in = sign_in

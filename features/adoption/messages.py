@@ -32,6 +32,8 @@ class BuildAdoptRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildAdopted(Message, frozen=True, kw_only=True):
+    """The answer to a request to take over an instance."""
+
     build: Id
     cell: Word
     outcome: Literal["adopted", "known", "refused"]  # known: the cell already had a record of the build

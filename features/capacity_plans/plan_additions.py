@@ -22,8 +22,8 @@ class PlanAddition:
 
 
 async def completed(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
-    """Return the answer to a plan with what all joins add; `asker` returns the function that sends a query.
-    `project`: the instances are those of this project; empty: of no particular one.
+    """Return the answer to a plan with the additions of all features that join it. `asker` returns the
+    function that sends a query. `project`: the project of the planned instances; empty if they have none.
     """
     for addition in added(PlanAddition, MODULE):
         answer = await addition.complete(asker, answer, plan, project)

@@ -68,6 +68,8 @@ STATE_SECONDS = 5.0  # for a cell's answer; the wait also delays requests about 
 
 @dataclass(eq=False)
 class ClientRequests:
+    """Registers clients, and answers their queries with what their projects may read."""
+
     database: Database
     scheduler: Placing
     cells: CellQueries
@@ -90,6 +92,7 @@ class ClientRequests:
         }
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
+        """Register, change or remove a client; return the former registration."""
         async with self.database.write() as tx:
             before = await registered(tx, [order.client])
             client = RegisteredClient(
@@ -157,6 +160,7 @@ class ClientRequests:
         return answer
 
     async def ask(self, asked: ClientAsked) -> ClientAnswered:
+        """Answer a query of a client, or refuse it with the reason."""
         client = (await self._registered({asked.client})).get(asked.client)
         try:
             return await self._answer(asked, _member(asked.client, client))

@@ -233,6 +233,7 @@ def _need_service_mode(settings: Settings) -> None:
 
 
 def given_password(file: Path | None) -> str:
+    """Return the password from the file or the environment; raise BadSetting if it cannot be read."""
     where = f"--password-file {file}" if file else PASSWORD
     try:
         password = file.read_text(encoding="utf-8").strip() if file else os.environ.get(PASSWORD, "")

@@ -50,6 +50,7 @@ class OperatorRequests:
     clock: Clock
 
     async def relay(self, asked: ClientRelay) -> RelayAnswered:
+        """Publish a message for a client whose role permits the act; record the act or its refusal."""
         async with self.database.read() as tx:
             found = await registered(tx, [asked.client])
         client = found[0] if found else None

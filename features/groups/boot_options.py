@@ -17,11 +17,13 @@ class GroupOptions:
     group: str = option("", "The server group they join (`berth group`).", metavar="NAME|UUID", panel=WHERE)
 
     def requested(self, request: BuildRequested) -> BuildRequested:
+        """Return the request; raise BadSetting if options and hints both name a group."""
         if self.group and group_of(request.parts):
             raise BadSetting("--group and --hint group= both name a group")
         return request
 
     async def resolved(self, bus: Bus, request: BuildRequested) -> BuildRequested:
+        """Return the request as a member of the group that the option names."""
         if not self.group:
             return request
         joined = (await group_named(bus, self.group, request.project)).id

@@ -12,6 +12,7 @@ _SPREAD = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31})(?::([1-9][0-9]{0,5}))?")
 
 
 def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstraints:
+    """Return the constraints that the options give; raise BadSetting for a level that cannot be one."""
     if prefer and not (pack or spread):
         raise BadSetting("--prefer-topology is about --pack or --spread: give one of them")
     strength = {"pack_strength": "preferred", "spread_strength": "preferred"} if prefer else {}

@@ -24,6 +24,7 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
+        """The levels of labels that the constraints name, without repetitions."""
         return tuple(dict.fromkeys(level for level in (self.pack, self.spread) if level))
 
     @property
@@ -42,6 +43,7 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_required(self) -> bool:
+        """Return whether a constraint must be kept, and is not only preferred."""
         return bool(self.required_pack or self.required_spread)
 
     def __str__(self) -> str:

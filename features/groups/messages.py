@@ -96,6 +96,8 @@ GroupEdit = MakeGroup | DropGroup
 
 
 class GroupEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to a successful edit of a server group."""
+
     group: ServerGroup | None = None  # None: the group was deleted
     changed: bool = False  # False: nothing changed
 
@@ -117,6 +119,8 @@ class FindGroups(Message, frozen=True, kw_only=True):
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):
+    """The server groups that match FindGroups."""
+
     groups: LongList[ServerGroup]
 
 

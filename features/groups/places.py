@@ -67,6 +67,7 @@ class GroupPlaces:
             _count(self._members, consumer, roots, +1)
 
     def drop(self, consumer: str) -> None:
+        """Forget a consumer, because it has no allocations any more."""
         roots = self.places.pop(consumer, frozenset())
         keeps_for = self.holder_consumers.pop(consumer, None)
         _count(self._all, keeps_for or consumer, roots, -1)

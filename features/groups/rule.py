@@ -36,6 +36,8 @@ def may_have_members(scope: ClaimScope) -> bool:
 
 
 class GroupRule(ClaimRule):
+    """The rule of claims for server groups: refuses a claim that breaks the policy of its group."""
+
     name = "groups"
     locks = "groups"
     columns: ClassVar = {GROUP: "it is in a server group"}

@@ -11,6 +11,8 @@ from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPa
 
 
 def of_clients(groups: Ask[FindGroups, GroupsFound]) -> ClientQuery:
+    """Return the query by which members of projects read their server groups."""
+
     async def find(question: FindGroups, client: ProjectMember, find_owners: FindOwners) -> GroupsFound:
         project = project_of(client, question.project)
         found = await groups(structs.replace(question, project=project))

@@ -135,6 +135,7 @@ async def count_groups(tx: Transaction, group: ServerGroup) -> tuple[int, int, b
 
 
 async def find_groups(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
+    """Return the groups that match a query, in pages."""
     after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE

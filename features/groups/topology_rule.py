@@ -10,6 +10,8 @@ from placement_worker.extension import ClaimRule, ClaimScope, ClaimWorld
 
 
 class TopologyRule(ClaimRule):
+    """Refuses claims that break the constraints of a group about failure domains."""
+
     name = "topology"
 
     def __init__(self, database: Database) -> None:

@@ -29,6 +29,8 @@ async def find_headroom(bus: Bus) -> Sequence[Headroom]:
 
 @dataclass(frozen=True)
 class HeadroomSet:
+    """The result of setting headroom."""
+
     changed: bool  # False: headroom for exactly these levels exists already
     dropped: Sequence[str] = ()  # levels that are not covered any more
 

@@ -29,6 +29,8 @@ class FindHeadroom(Message, frozen=True, kw_only=True):
 
 
 class HeadroomFound(Message, frozen=True, kw_only=True):
+    """All headrooms, with their state."""
+
     headrooms: LongList[Headroom]
 
 

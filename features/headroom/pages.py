@@ -56,6 +56,8 @@ async def after_claims(
 
 
 class HeadroomPages(PageGroup):
+    """Shows headrooms; operators set and remove them."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._data, self._updates = live_data(context, self._read, context.events.changes, SECONDS)

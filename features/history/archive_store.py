@@ -229,6 +229,7 @@ class ArchivedSince(NamedTuple):
 
 
 async def latest(tx: Transaction) -> ArchivedSince | None:
+    """Return the latest snapshot, with the number of commits archived since; None without a snapshot."""
     rows = await _LATEST(tx)
     if not rows:
         return None
@@ -246,11 +247,13 @@ async def snapshot_before(tx: Transaction, number: int | None, at: float) -> tup
 
 
 async def oldest(tx: Transaction) -> tuple[int, float] | None:
+    """Return number and time of the oldest snapshot; None if the archive is empty."""
     rows = await _OLDEST(tx)
     return (int(rows[0]["number"]), float(rows[0]["at"])) if rows else None
 
 
 async def part_of(tx: Transaction, number: int, part: int) -> bytes | None:
+    """Return one encoded part of a snapshot; None if it has no such part."""
     rows = await _PART(tx, number=number, part=part)
     return bytes(rows[0]["body"]) if rows else None
 

@@ -26,6 +26,7 @@ class PastCloud:
         self._used: dict[str, ProviderChange] = {}  # provider → its last change after the tree's last one
 
     def load(self, part: SnapshotPart) -> None:
+        """Add a part of a snapshot."""
         self._put_trees(part.trees)
         self.consumers.update((consumer.consumer, consumer) for consumer in part.consumers)
         self._describe(part.aggregates, part.cells)
@@ -90,15 +91,18 @@ class PastCloud:
 
     @property
     def roots(self) -> Collection[str]:
+        """Return the roots of all trees at this time."""
         return self._trees.keys()
 
     def tree(self, root: str) -> Tree | None:
+        """Return a tree as it was at this time; None if it did not exist."""
         tree = self._trees.get(root)
         if tree is None:
             return None
         return replace(tree, providers=tuple(self._current(provider) for provider in tree.providers))
 
     def trees(self) -> Iterator[Tree]:
+        """Yield all trees as they were at this time."""
         return (tree for root in self._trees if (tree := self.tree(root)) is not None)
 
     def named(self, name: str) -> list[Tree]:

@@ -36,6 +36,7 @@ class PastTime:
     number: int | None = None
 
     def includes(self, commit: LoggedCommit) -> bool:
+        """Return whether the state at this time includes a commit."""
         return commit.at <= self.at if self.number is None else commit.number <= self.number
 
 

@@ -23,6 +23,7 @@ NOTE = "users and roles are in Keystone: `openstack role assignment list --names
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
+    """Refuse settings of Keystone that contradict each other."""
     keystone = settings.of(KeystoneSettings)
     protocol, url = keystone.sso, keystone.sso_url
     if url and not protocol:
@@ -48,6 +49,7 @@ def _is_safe_url(url: str) -> bool:
 
 
 def tokens(settings: Settings, clock: Clock) -> KeystoneTokens:
+    """Return the checker of tokens at the configured Keystone."""
     from features.keystone.tokens import KeystoneTokens
     from ironic_sync.extension import cloud_access  # imports an HTTP client, which loads slowly
 

@@ -26,10 +26,12 @@ class CatalogueEntry:
 
     @property
     def differs(self) -> bool:
+        """Return whether the catalogue lacks the entry or has another URL."""
         return self.found is None or (bool(self.interface) and self.found != self.wanted)
 
     @property
     def sentence(self) -> str:
+        """Return the difference as a sentence."""
         what = f"{self.interface} endpoint" if self.interface else f"service of type {SERVICE_TYPE}"
         if self.found is None:
             return f"{what}: {self.wanted} (new)"

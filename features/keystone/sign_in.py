@@ -71,6 +71,7 @@ class KeystoneSignIn:
         return await self._session(await self._tokens.rescope(token, project.id))
 
     async def projects(self, token: str) -> list[Project] | None:
+        """Return the projects that the user may select; None if the token has expired."""
         found = await self._tokens.projects(token)
         return None if found is None else [Project(p.id, p.name, p.domain_id or "") for p in found]
 
@@ -96,6 +97,7 @@ class KeystoneSignIn:
         return session
 
     async def check_sessions(self) -> None:
+        """Check the tokens of all sessions periodically; end those whose token Keystone refuses."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for session in [session for session in self._sessions if session() is not None]:

@@ -74,11 +74,13 @@ class Guesses:
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()  # address → count, since when
 
     def check(self, address: str) -> None:
+        """Raise KeystoneUnavailable if the address has sent too many unknown tokens."""
         count, since = self._counts.get(address, (0, 0.0))
         if count >= GUESSES and self._clock.monotonic() - since < GUESSES_SECONDS:
             raise KeystoneUnavailable(f"{address} has sent {count} unknown tokens")
 
     def add(self, address: str) -> None:
+        """Count an unknown token of the address."""
         now = self._clock.monotonic()
         count, since = self._counts.pop(address, (0, now))
         if now - since >= GUESSES_SECONDS:

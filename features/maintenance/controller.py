@@ -52,6 +52,8 @@ UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts that were not
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceNeeds:
+    """The objects of a scheduler that maintenance uses."""
+
     database: Database
     placement: PlacementQueries
     cells: CellQueries
@@ -64,6 +66,8 @@ class MaintenanceNeeds:
 
 
 class MaintenanceController:
+    """Begins and ends maintenance windows, and answers queries about them."""
+
     def __init__(self, needs: MaintenanceNeeds, settings: MaintenanceSettings) -> None:
         self._needs = needs
         self.most_windows = settings.windows
@@ -96,6 +100,7 @@ class MaintenanceController:
             await stored.prune(tx, self._needs.clock.now() - keep)
 
     async def find(self, asked: FindMaintenance) -> MaintenanceFound:
+        """Return windows and evacuations that match a query."""
         if asked.plan is not None:
             return MaintenanceFound(planned=await self._planned(asked.plan))
         every = asked.ended or bool(asked.subject or asked.build)
@@ -132,6 +137,7 @@ class MaintenanceController:
         return await self.windows.plan(HostView.take(needs.source, needs.book, needs.clock), window, others)
 
     async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:
+        """Add, change or cancel a window, and record it."""
         edit = asked.edit
         async with self._needs.database.write() as tx:
             if isinstance(edit, AddWindow):

@@ -82,6 +82,7 @@ class DeadHosts:
         return {root: health.since or self._first_missed[root] for root, health in view.down.items()}
 
     def begin_fencing(self, dead: HostEvacuation) -> None:
+        """Queue a dead host to be fenced; it is evacuated only after that, so that no guest runs twice."""
         if dead.id not in self._confirming:
             self._confirming.add(dead.id)
             self._to_fence.put_nowait(dead)

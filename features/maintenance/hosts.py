@@ -24,6 +24,7 @@ class HostView:
 
     @classmethod
     def take(cls, source: CandidateSource, book: HostBook, clock: Clock) -> "HostView":
+        """Return the hosts with their health at this moment."""
         health = book.health(source, clock.monotonic(), clock.now())
         return cls(
             {host.uuid: host for host in source.hosts() if host.agent},

@@ -101,6 +101,7 @@ class HostEvacuation(Value, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Return whether nothing more happens: done, undone, or the host has returned."""
         return self.state in ("done", "returned", "undone")
 
 

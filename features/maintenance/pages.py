@@ -55,6 +55,8 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
 
 class MaintenancePages(PageGroup):
+    """Shows windows and evacuations; operators edit them."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._updates = PageUpdates(MAINTENANCE_SECONDS)

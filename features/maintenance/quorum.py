@@ -37,6 +37,8 @@ class _Round:
 
 @dataclass
 class AgentQuorum:
+    """Asks agents of other hosts whether they reach a host, before it counts as dead."""
+
     source: CandidateSource
     book: HostBook
     publish: Publish

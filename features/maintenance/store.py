@@ -65,14 +65,19 @@ async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> l
 
 
 async def change_window(tx: Transaction, window: MaintenanceWindow) -> int:
+    """Replace a window that has not ended; return the number of changed rows."""
     return len(await _CHANGE(tx, id=window.id, record=_json(window)))
 
 
 async def cancel(tx: Transaction, window: str) -> int:
+    """Cancel a window; return the number of changed rows."""
     return len(await _CANCEL(tx, id=window))
 
 
 async def finish(tx: Transaction, roots: Iterable[str]) -> int:
+    """Record that the maintenance of these hosts is finished in windows that have not ended; return the
+    number of hosts.
+    """
     return len(await _FINISH(tx, [(root,) for root in sorted(roots)]))
 
 
@@ -85,6 +90,7 @@ async def put_window(tx: Transaction, state: WindowState, hosts: Iterable[Window
 
 
 async def evacuations(tx: Transaction, *, over: bool = False, begin: str = "") -> list[HostEvacuation]:
+    """Return the evacuations in progress, or with `over` those that are over, whose ids begin so."""
     rows = await _EVACUATIONS(tx, over=over, ids=f"{begin}%")
     return [
         msgspec.structs.replace(_evacuation(row["record"]), released=bool(row["released"])) for row in rows
@@ -98,16 +104,21 @@ async def put_evacuations(tx: Transaction, changed: Iterable[HostEvacuation]) ->
 
 
 async def release(tx: Transaction, ids: Iterable[str]) -> int:
+    """Record that an operator has released these open evacuations from the rate limit; return
+    their number.
+    """
     return len(await _RELEASE(tx, [(id_,) for id_ in sorted(ids)]))
 
 
 async def record(tx: Transaction, events: Iterable[MaintenanceEvent]) -> None:
+    """Store events of windows and evacuations, for their history."""
     rows = [(event.subject, event.at, event.event, event.detail) for event in events]
     if rows:
         await _RECORD(tx, rows)
 
 
 async def events(tx: Transaction, subjects: Collection[str]) -> list[MaintenanceEvent]:
+    """Return the events of these windows and evacuations."""
     rows = await _EVENTS(tx, [(subject,) for subject in sorted(subjects)])
     names = MaintenanceEvent.__struct_fields__
     return [MaintenanceEvent(**{name: row[name] for name in names}) for row in rows]

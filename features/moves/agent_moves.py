@@ -40,6 +40,7 @@ class MovingDriver(Protocol):
 
 
 def moves_of(driver: GuestDriver) -> Sequence[MoveKind]:
+    """Return the kinds of moves that a driver can carry out."""
     return driver.moves if isinstance(driver, MovingDriver) else ()
 
 
@@ -53,6 +54,7 @@ class SimulatedMoves:
         self._under_way: dict[AgentJob, MoveOrdered] = {}
 
     async def move(self, order: MoveOrdered) -> MoveReported | None:
+        """Carry out a phase of a move; return its report, or None if a later step has replaced it."""
         await self._agent.until_ready()
         earlier = self._agent.jobs.get(order.build, ("move", order.root))
         if earlier is not None and earlier.step < order.step and self._agent.driven.of(order.root):

@@ -45,6 +45,7 @@ _PRUNE = deletes_oldest("moves", "id", where=ENDED, time="ended")
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:
+    """Delete up to `most` records of moves that ended before this time; return their number."""
     return len(await _PRUNE(tx, before=before, most=most))
 
 
@@ -71,12 +72,14 @@ def saving(moves: Iterable[tuple[BuildMove, MovePlaced]]) -> BoundStatement:
 
 
 async def ended_moves(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
+    """Return the ended moves with these ids."""
     if not ids:
         return {}
     return {row["id"]: decode_move(row["story"]) for row in await _ENDED(tx, [(id_,) for id_ in ids])}
 
 
 async def page_of_moves(tx: Transaction, asked: FindMoves) -> MovesFound:
+    """Return a page of the moves that match all given conditions."""
     conditions = ["true"]
     given: dict[str, Any] = {}
     if asked.under_way:

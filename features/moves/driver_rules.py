@@ -104,6 +104,7 @@ def move_order(
     host: int,
     was: int = 0,
 ) -> MoveOrdered:
+    """Return an order for a phase of a move, to test a driver."""
     stand.guest(build, attempt, host)
     return MoveOrdered(
         **stand.address(build, attempt, host),

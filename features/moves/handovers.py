@@ -53,10 +53,14 @@ class Handovers:
         return await self.known([order.placed.move for order in orders])
 
     async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
+        """Return the moves between cells with these ids."""
         async with self._database.read() as tx:
             return await load(tx, moves)
 
     async def handle_many(self, reports: Sequence[HandoverReported]) -> Sequence[Outcome]:
+        """Handle reports of cells one after the other; a report that must be repeated does not affect the
+        others.
+        """
         outcomes: list[Outcome] = []
         for report in reports:
             try:
@@ -66,6 +70,7 @@ class Handovers:
         return outcomes
 
     async def handle(self, report: HandoverReported) -> Sequence[Outgoing]:
+        """Store the progress that a cell reports, and return the orders that follow for either cell."""
         order = (await self.known([report.move])).get(report.move)
         if order is None:
             _warn(report, "is unknown")
@@ -190,6 +195,7 @@ async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
 
 
 async def load(tx: Transaction, moves: Collection[Id]) -> dict[Id, Handover]:
+    """Read moves between cells by id."""
     return {row["move"]: _decode(row["story"]) for row in await _SELECT(tx, [(move,) for move in moves])}
 
 

@@ -13,6 +13,7 @@ TRIES = 8  # attempts of an edit while other writers change the host
 
 
 def cause_trait(cause: str) -> str:
+    """Return the trait by which a host is disabled for this cause."""
     return f"{HELD}{cause.upper()}"
 
 
@@ -28,6 +29,7 @@ async def open_host(placement: PlacementQueries, root: Id, cause: str) -> None:
 
 
 async def force_down_host(placement: PlacementQueries, root: Id) -> None:
+    """Mark a host as down, so that its instances may be evacuated although its agent may report."""
     await placement.edit_name(NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN)))
     await _edit(placement, root, lambda host: {*host.traits, FORCED_DOWN})
 

@@ -52,6 +52,8 @@ class _Standing:
 
 @dataclass(frozen=True)
 class MoveLookups:
+    """Reads the state of instances that move: build, allocations, host."""
+
     source: CandidateSource
     ending: Ending
     placement: PlacementQueries
@@ -61,6 +63,7 @@ class MoveLookups:
     parts_of: list[PartsOfMoves] = field(default_factory=list)  # of joins of other features
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
+        """Return for each request the instance as it stands, or why it cannot move."""
         wrong = [misread(request, self.options) for request in requests]
         pairs = list(zip(requests, wrong, strict=True))
         standing = await self._standing([request for request, barred in pairs if not barred])

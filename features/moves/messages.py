@@ -283,6 +283,8 @@ class MoveOrdered(GuestOrder, frozen=True, kw_only=True):
 
 
 class MoveReported(GuestMessage, frozen=True, kw_only=True):
+    """An agent's report about a phase of a move."""
+
     move: Id
     phase: MovePhase
     step: Amount
@@ -334,6 +336,8 @@ class FindMoves(Message, frozen=True, kw_only=True):
 
 
 class MovesFound(Message, frozen=True, kw_only=True):
+    """A page of moves, the answer to FindMoves."""
+
     moves: LongList[MoveStands]
     more: bool = False  # there are further pages, after `last`
     last: Text = ""
@@ -456,6 +460,8 @@ class FindPlans(Message, frozen=True, kw_only=True):
 
 
 class PlansFound(Message, frozen=True, kw_only=True):
+    """The plans of moves that match FindPlans."""
+
     plans: LongList[PlanStands]
 
 

@@ -91,11 +91,14 @@ class _Open:
 class MoveListener:
     """Base class of objects that receive the progress of moves; its methods do nothing."""
 
-    def progress(self, progress: MoveProgress) -> None: ...
+    def progress(self, progress: MoveProgress) -> None:
+        """Receive the progress of a move."""
 
-    def waits(self, waiting: WaitingRequest) -> None: ...
+    def waits(self, waiting: WaitingRequest) -> None:
+        """Receive the report that a move waits for capacity."""
 
-    def on_outcome(self, outcome: MoveOutcome) -> None: ...
+    def on_outcome(self, outcome: MoveOutcome) -> None:
+        """Receive the outcome of a move."""
 
 
 class FollowedMoves:
@@ -130,12 +133,15 @@ class FollowedMoves:
         return outcome
 
     def refused(self, refusal: MoveRefused) -> None:
+        """Count a refused move as ended."""
         self._end(_outcome(refusal, end=REFUSED))
 
     def ended(self, move_ended: MoveEnded) -> None:
+        """Count a move as ended."""
         self._end(_outcome(move_ended))
 
     def progress(self, progress: MoveProgress) -> None:
+        """Pass progress of a followed move to the listener; a refusal to steer ends it."""
         followed = self._open.get(progress.move)
         if followed is None:
             return

@@ -50,6 +50,8 @@ MOST = 40  # drained hosts that are queried
 
 @dataclass(frozen=True, kw_only=True)
 class DrainShown:
+    """A host that is being emptied, as pages show it."""
+
     root: str
     host: str
     cell: str
@@ -63,6 +65,8 @@ class DrainShown:
 
 @dataclass(frozen=True)
 class DrainsFound:
+    """The hosts that are being emptied."""
+
     drains: tuple[DrainShown, ...] = ()
     unseen: int = 0  # further hosts, which are not queried
     problem: str = ""
@@ -87,6 +91,8 @@ Found = tuple[list[MoveStands], list[str]]  # moves, and the cells that did not 
 
 @dataclass(frozen=True)
 class MovesListed:
+    """The moves of all cells that have answered."""
+
     running: tuple[MoveShown, ...]
     ended: tuple[MoveShown, ...]
     more: bool  # more run than are listed
@@ -139,12 +145,14 @@ class MovesOfHosts(PageGroup):
         self._drains = drains
 
     async def alarm(self, request: Request, root: Provider) -> str:
+        """Return the part of a host's page about its emptying; "" if there is none."""
         if MARK not in root.traits:
             return ""
         drain = await self._drains.progress(root.id)
         return self._renderer.part("host_drain.html", drain=drain, name=name_of(root))
 
     async def form(self, request: Request, root: Provider) -> str:
+        """Return the form that begins or stops the emptying of a host."""
         return self._renderer.part(
             "host_drain_form.html",
             **self._renderer.of_visitor(request),
@@ -153,6 +161,7 @@ class MovesOfHosts(PageGroup):
         )
 
     async def moves(self, request: Request, root: Provider) -> str:
+        """Return the part of a host's page with the moves from and to it."""
         name, moving = name_of(root), None
         if root.cell:
             ask = self._context.queries.asker(FIND_MOVES, timeout=QUERY_SECONDS)
@@ -161,19 +170,24 @@ class MovesOfHosts(PageGroup):
         return self._renderer.part("host_moves.html", moving=moving, name=name)
 
     async def drain(self, root: str, fields: Mapping[str, str]) -> str:
+        """Begin to empty a host; return a sentence about it."""
         most = fields.get("most", "10")
         if not (most.isascii() and most.isdigit() and len(most) <= 9 and 1 <= int(most) <= MOST_CONCURRENT):
             raise OperationRefused(f"At a time: a number from 1 to {MOST_CONCURRENT}, not {most[:20]!r}.")
         return await self._drains.start(root, fields.get("how", "live") != "cold", int(most))
 
     async def stop_drain(self, root: str, fields: Mapping[str, str]) -> str:
+        """Stop the emptying of a host, which stays disabled."""
         return await self._drains.stop(root, and_open=False)
 
     async def stop_drain_and_open(self, root: str, fields: Mapping[str, str]) -> str:
+        """Stop the emptying of a host, and enable it."""
         return await self._drains.stop(root, and_open=True)
 
 
 class MovePages(PageGroup):
+    """Shows moves and hosts that are being emptied; operators steer them."""
+
     def __init__(self, context: PageContext, renderer: Renderer, drains: Drains) -> None:
         super().__init__(context, renderer)
         self._running_drains = drains
@@ -275,6 +289,7 @@ class MovePages(PageGroup):
         return merged_moves(found), [reply.source for reply in replies if reply.problem]
 
     async def move(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        """Show one move with its phases."""
         id_ = _id(request)
         found, silent = await self._find(id_)
         if not found:
@@ -301,6 +316,7 @@ class MovePages(PageGroup):
         return self._move_updates.stream(request, part)
 
     async def steer(self, request: Request) -> Response:
+        """Carry out the operation of a form on a move."""
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         if name not in STEERINGS:

@@ -89,6 +89,7 @@ class RequestedMove:
         self.state = MoveState(self.asked)
 
     def take(self, event: MoveEvent) -> None:
+        """Apply an event to the start of the move."""
         self.state = step_of_start(self.state, event)
 
     def take_recorded(self, stands: MoveStands) -> None:
@@ -166,6 +167,7 @@ class MovePlacing:
         return [unknown.get(requested.asked.move) for requested in batch]
 
     async def begin(self, batch: Sequence[RequestedMove]) -> None:
+        """Begin the moves of a batch that can begin: seek hosts for those that need one, check the others."""
         ready = [(requested, requested.state.start) for requested in batch if requested.state.begins]
         await self._seek([requested for requested, start in ready if start and start.seeks])
         staying = [requested for requested, start in ready if start and not start.seeks]
@@ -240,6 +242,7 @@ class MovePlacing:
         await self.place(waiting)
 
     async def place(self, trying: Sequence[tuple[RequestedMove, Order]], place: Place | None = None) -> None:
+        """Choose and claim the destinations of moves."""
         if trying:
             ends = await (place or self.scheduler.place)([order for _, order in trying])
             for (requested, _), end in zip(trying, ends, strict=True):

@@ -38,7 +38,8 @@ POLL_SECONDS = 1.0  # the longest time between two reads
 class PlanListener:
     """Base class of objects that receive the progress of a plan; its methods do nothing."""
 
-    def so_far(self, stands: PlanStands) -> None: ...
+    def so_far(self, stands: PlanStands) -> None:
+        """Receive the progress of a plan."""
 
     def on_move(self, move: MoveOfPlan) -> None:
         """Receive a move that has ended."""
@@ -111,6 +112,7 @@ def emptying_plan(
     because: str = "",
     patient: bool = True,
 ) -> PlanOfMoves:
+    """Return the plan that moves all instances off these hosts."""
     listed = [EmptiedHost(root=host.id, host=host.host or host.name, cell=host.cell) for host in hosts]
     goal = Emptying(
         hosts=tuple(listed), kind=kind, to_cell=to_cell, parts=parts or MoveParts(), because=because,

@@ -125,9 +125,11 @@ class MovePlans:
         self._repeats: dict[Id, tuple[float, float]] = {}  # move → next repetition, pause before it
 
     def add_kind(self, kind: PlanKind) -> None:
+        """Register a kind of plans, by which another feature chooses the moves."""
         self._kinds.append(kind)
 
     def rows(self) -> WorkerRows:
+        """Return the rows for the scheduler's table: results of moves, queries, and the timer of plans."""
         return WorkerRows(
             consumes=[
                 on(MOVE_ENDED.at(reply_to=PLANS), self.on_result, private=True),
@@ -146,6 +148,7 @@ class MovePlans:
     # Queries
 
     async def start(self, asked: StartPlan) -> PlanStarted:
+        """Store a new plan and begin it; refuse one whose goal no feature carries out."""
         plan = asked.plan
         kind = self._kind_of(plan)
         if kind is None:
@@ -164,6 +167,7 @@ class MovePlans:
         return PlanStarted(plan=plan.id)
 
     async def stop(self, asked: StopPlan) -> PlanStopAnswered:
+        """Let a plan begin no further move; those in progress end as usual."""
         stopped = await self._change(asked.plan, lambda stands: structs.replace(stands, stopping=True))
         return PlanStopAnswered(stopped=stopped)
 
@@ -174,6 +178,7 @@ class MovePlans:
         await self._change(plan.id, lambda stands: structs.replace(stands, plan=plan))
 
     async def find(self, asked: FindPlans) -> PlansFound:
+        """Return the plans that match a query."""
         async with self._database.read() as tx:
             found = await _plans(
                 tx, ids=asked.plans, root=asked.root, open_=not asked.plans, most=asked.limit

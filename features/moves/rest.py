@@ -52,6 +52,7 @@ async def steer(call: Call) -> Response:
 
 
 async def request_move(operations: RestOperations, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
+    """Accept a move of an instance, if the caller may move it."""
     owners = await operations.owners(caller, asked, asked.build)
     project = owners.projects[asked.build]
     asked = structs.replace(asked, reply_to=REPLY_TO)
@@ -61,6 +62,7 @@ async def request_move(operations: RestOperations, caller: RestCaller, asked: Mo
 
 
 async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -> MoveDetails:
+    """Return a move that the caller may read."""
     stands = await _stands(operations, id_)
     if stands is not None:
         with _unknown(id_):
@@ -77,6 +79,7 @@ async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -
 
 
 async def steer_move(operations: RestOperations, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
+    """Accept an order for a move in progress, if the caller may steer it."""
     stands = await _stands(operations, id_)
     if stands is None:
         raise NotFound(_UNKNOWN.format(id_))

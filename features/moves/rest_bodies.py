@@ -24,5 +24,7 @@ class MoveDetails(Value, frozen=True, kw_only=True):
 
 
 class SteerRequested(Message, frozen=True, kw_only=True):
+    """The body of an order to continue, abort or revert a move."""
+
     to: Steering
     reply_to: ReplyTo = ""

@@ -36,6 +36,8 @@ CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other c
 
 
 def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
+    """Return the query by which members of projects read the moves of their instances."""
+
     async def find(question: FindMoves, client: ProjectMember, find_owners: FindOwners) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")

@@ -23,7 +23,8 @@ class SupposedPlace(Protocol):
     """A host that a move would get."""
 
     @property
-    def root(self) -> str: ...
+    def root(self) -> str:
+        """The root of the host."""
 
     @property
     def host(self) -> str: ...
@@ -36,17 +37,20 @@ class SupposedMove(Protocol):
     """The answer to the question what would become of a move that was requested now."""
 
     @property
-    def fits(self) -> bool: ...
+    def fits(self) -> bool:
+        """Whether a host was found."""
 
     @property
     def refusal(self) -> str:
         """Return why the move would be refused before any host is searched; empty: it would not be."""
 
     @property
-    def placed(self) -> Sequence[SupposedPlace]: ...
+    def placed(self) -> Sequence[SupposedPlace]:
+        """The supposed destinations."""
 
     @property
-    def decision(self) -> Decision: ...
+    def decision(self) -> Decision:
+        """The reasons why there is no host."""
 
 
 @dataclass(frozen=True)

@@ -262,10 +262,12 @@ def _json(value: str | None, otherwise: Any) -> Any:
 
 
 async def fetch_all(connection: Any, statement: Any, **values: Any) -> list[Row]:
+    """Return all rows of a statement as dictionaries."""
     return [dict(row) for row in (await connection.execute(statement, values)).mappings()]
 
 
 async def fetch_aggregates(connection: Any) -> dict[str, MirroredAggregate]:
+    """Return the aggregates of Nova's API database with their hosts."""
     is_mysql = connection.dialect.name == "mysql"
     rows = await fetch_all(connection, _AGGREGATES)
     hosts: dict[int, list[str]] = {row["id"]: [] for row in rows}
@@ -313,4 +315,5 @@ def engine_of(url: str) -> AsyncEngine:
 
 
 def reason_of(problem: Exception) -> str:
+    """Return why a database failed, without passwords."""
     return masked_text(" ".join(str(getattr(problem, "orig", None) or problem).split()))

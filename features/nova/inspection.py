@@ -97,6 +97,9 @@ class NovaInspection:
         self._cells: dict[str, str] = {}  # URLs of the databases that could be read, by the cell's name
 
     async def read(self) -> NovaFacts:
+        """Read what the checks need of Nova's databases; a database that fails has its problem
+        in the facts.
+        """
         found = NovaFacts()
         cells: list[Mapping[str, Any]] = []
         mapped: dict[str, int] = {}

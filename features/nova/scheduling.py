@@ -81,6 +81,7 @@ class NovaScheduling:
         self._notify = notify or (lambda call, phase: None)
 
     async def answer(self, call: RpcCall) -> RpcResult:
+        """Answer a call of nova-conductor, as nova-scheduler does."""
         if call.namespace == "baseapi":
             pong = {"service": "scheduler", "arg": call.args.get("arg")}
             return RpcResult(pong if call.method == "ping" else None)

@@ -97,6 +97,7 @@ class HostSelection:
         self._made: deque[tuple[BuildRequested, BuildPlaced | BuildUnplaceable]] = deque(maxlen=UNSTORED)
 
     async def answer_many(self, questions: Sequence[HostsAsked]) -> list[HostsAnswered]:
+        """Choose hosts for many questions of Nova together; claim them if the question says so."""
         claims = [question for question in questions if question.do == "claim"]
         ends = iter(await self._scheduler.place([self.begin(question) for question in claims]))
         answers = [

@@ -38,11 +38,14 @@ GAIN = Histogram(
 
 
 class BalancePlanner:
+    """Plans moves that balance the load of hosts, or make free capacity usable."""
+
     def __init__(self, what_ifs: WhatIfs, rooms: RoomPlanner) -> None:
         self._what_ifs = what_ifs
         self._rooms = rooms
 
     async def answer(self, asked: PlanBalance) -> BalancePlanned:
+        """Return the next moves towards the goal, at most as many as asked for."""
         scheduler = self._rooms.scheduler
         await scheduler.source.fresh()  # it includes what earlier moves of the rebalancing changed
         weigher = usable_weigher(scheduler.policy, enabled=not asked.goal) if asked.goal != "spread" else None

@@ -141,6 +141,7 @@ class CloudReading:
         return MovableInstance(start.asked.build, arrays.vector(held), accepted, lives, apart)
 
     def step(self, move: PlannedMove, host_at: Mapping[int, PlacedHost]) -> PlannedStep:
+        """Return a planned move with the names that clients need."""
         start = self.starts[move.instance.build]
         source, destination = host_at[move.source], host_at[move.destination]
         return PlannedStep(

@@ -51,7 +51,11 @@ class JointPlacing:
     rules: list[JointPlacingRules] = field(default_factory=list)
 
     def of(self, alternative: Alternative) -> JointPlacingRules:
+        """Return the rules of a feature that concern the alternative; without any, each instance is placed
+        alone.
+        """
         return next((rules for rules in self.rules if rules.concerns(alternative)), _ALONE)
 
     def concerns(self, alternative: Alternative) -> bool:
+        """Return whether the hosts of the instances depend on each other."""
         return self.of(alternative) is not _ALONE

@@ -158,6 +158,7 @@ def fitting_sentence(plan: RoomPlanned) -> str:
 
 
 def step_line(step: PlannedStep) -> str:
+    """Return a planned move as a line of text."""
     called = f"{step.build} ({printable(step.name)})" if step.name else step.build
     held = ", ".join(f"{amount} {name}" for name, amount in sorted(step.amounts.items()))
     way = f"{printable(step.source_host)} → {printable(step.destination_host)}"
@@ -175,6 +176,7 @@ class RoomPrinter(RoomListener):
         self._moves.on_outcome(outcome_of(move, self._kind))
 
     def undoing(self, goal: RoomGoal) -> None:
+        """Print that the moves are reverted, and why."""
         if not self.cli.as_json:
             self.cli.line(f"moving {several(len(goal.back), 'instance')} back: {printable(goal.why)}")
 
@@ -192,6 +194,7 @@ class RoomPrinter(RoomListener):
             self.cli.line(f"  {step.build} stays on {printable(step.destination_host)}{why}")
 
     def planned(self, plan: RoomPlanned) -> None:
+        """Print the plan, or why there is none."""
         if self.cli.as_json:
             return
         if plan.code:

@@ -190,6 +190,7 @@ class PlanningGoal(PlanPart, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def balancing_of(plan: PlanOfMoves) -> Balancing | None:
+    """Return the goal of a plan that balances hosts; None for other plans."""
     goal = plan.parts.get(PlanningGoal)
     return None if goal is None or goal.room is not None else goal.balance
 
@@ -202,6 +203,7 @@ def balancing_goal(plan: PlanOfMoves) -> Balancing:
 
 
 def room_of(plan: PlanOfMoves) -> RoomGoal | None:
+    """Return the goal of a plan that makes free capacity; None for other plans."""
     goal = plan.parts.get(PlanningGoal)
     return None if goal is None or goal.balance is not None else goal.room
 

@@ -126,6 +126,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
 
 
 def query_of(options: RebalanceOptions) -> PlanBalance:
+    """Return the query for a plan; raise BadSetting if the options contradict each other."""
     of_spread = [
         name for name, given in (("--class", options.resource_class), ("--above", options.above)) if given
     ]

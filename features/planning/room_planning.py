@@ -70,6 +70,8 @@ class _Question:
 
 
 class RoomPlanner:
+    """Plans moves after which a request fits."""
+
     def __init__(
         self, what_ifs: WhatIfs, placing: MovePlacing, cells: CellQueries, joint: JointPlacing
     ) -> None:
@@ -83,10 +85,12 @@ class RoomPlanner:
         return self._placing.scheduler
 
     def reading(self, cold: bool, fixed: Sequence[Id]) -> CloudReading:
+        """Return the present state of hosts and instances, in which these instances stay."""
         lookups, cells = self._placing.lookups, self._cells
         return CloudReading(self.scheduler, lookups, cells, cold, frozenset(fixed), self._joint)
 
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
+        """Return a plan, or why there is none; count it for the metrics."""
         answer = await self._answer(asked)
         PLANS.labels(answer.code or ("planned" if answer.moves else "fits")).inc()
         return answer

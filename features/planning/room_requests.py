@@ -24,9 +24,11 @@ RESERVE_SECONDS = 60.0  # in which the client must have reserved the capacity
 class RoomListener(PlanListener):
     """Base class of objects that receive the progress of making room; its methods do nothing."""
 
-    def planned(self, plan: RoomPlanned) -> None: ...
+    def planned(self, plan: RoomPlanned) -> None:
+        """Receive each plan before its moves begin, or the answer that there is none."""
 
-    def undoing(self, goal: RoomGoal) -> None: ...
+    def undoing(self, goal: RoomGoal) -> None:
+        """Receive the report that the moves are reverted."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class RoomMade:
 
 
 async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
+    """Ask a scheduler for a plan."""
     return await bus.asker(PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
 
 

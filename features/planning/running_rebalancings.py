@@ -8,10 +8,12 @@ from features.planning.messages import balancing_of
 
 
 def rebalancings_in(found: PlansFound) -> list[PlanStands]:
+    """Return the plans that balance hosts."""
     return [stands for stands in found.plans if balancing_of(stands.plan) is not None]
 
 
 async def running_rebalancings(bus: Bus) -> list[PlanStands]:
+    """Ask for the plans that run and balance hosts."""
     return rebalancings_in(await bus.asker(FIND_PLANS)(FindPlans()))
 
 

@@ -35,6 +35,7 @@ class WhatIfsOfMoves(MoveEvaluation):
         return answers
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
+        """Return where instances would move, without any claim."""
         async with self._what_ifs.lock:
             batch = [RequestedMove(move) for move in question.moves]
             for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):

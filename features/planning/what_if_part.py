@@ -8,6 +8,7 @@ from features.what_if.parts import WhatIfPart
 
 
 async def additions(bus: Bus, answer: WhatIfAnswered) -> AnswerAddition:
+    """Return the hint that moves may help, if the request does not fit for a reason that moves can remove."""
     if answer.fits or answer.decision.code not in MOVES_MAY_HELP:
         return AnswerAddition()
     line = "  `berth make-room --dry-run` with these options shows whether moves would help"

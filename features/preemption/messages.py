@@ -50,14 +50,20 @@ class FindPriorities(Message, frozen=True, kw_only=True):
 
 
 class PrioritiesFound(Message, frozen=True, kw_only=True):
+    """All priority classes."""
+
     classes: ShortList[PriorityClass]
 
 
 class SetPriority(Tagged, frozen=True, kw_only=True):
+    """Create or replace a priority class."""
+
     priority: PriorityClass
 
 
 class UnsetPriority(Tagged, frozen=True, kw_only=True):
+    """Delete a priority class."""
+
     name: Word
 
 
@@ -68,6 +74,8 @@ class PriorityEditRequested(Message, frozen=True, kw_only=True):
 
 
 class PriorityEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to a successful edit of a priority class."""
+
     priority: PriorityClass
 
 
@@ -171,6 +179,8 @@ class FindPreemptions(Message, frozen=True, kw_only=True):
 
 
 class PreemptionsFound(Message, frozen=True, kw_only=True):
+    """The recorded preemptions that match a query."""
+
     preemptions: LongList[Preemption]
     used: LargeMap[Text, Whole] = field(default_factory=dict)  # project → victims within one hour
 

@@ -18,5 +18,6 @@ class PreemptionRecords(PlacementOperations):
             return PreemptionsFound(preemptions=found, used=used)
 
     async def prune(self, before: float) -> None:
+        """Delete the records from before this time."""
         async with self.database.write() as tx:
             await preemptions.PRUNE(tx, before=before)

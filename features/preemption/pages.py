@@ -35,6 +35,8 @@ LATEST = 100  # victims on the page
 
 @dataclass(frozen=True)
 class PreemptionData:
+    """The replies from which the page is made."""
+
     found: Reply[PreemptionsFound]
     classes: Reply[PrioritiesFound]
 
@@ -55,6 +57,8 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
 
 class PreemptionPages(PageGroup):
+    """Shows preemptions and priority classes."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._data, self._updates = live_data(context, self._read, context.events.changes, SECONDS)

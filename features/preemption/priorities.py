@@ -48,15 +48,18 @@ class PriorityClasses(Priorities):
         self._database = database
 
     async def refresh(self) -> None:
+        """Read the classes again, because another scheduler may have changed them."""
         await self.find(FindPriorities())
 
     async def find(self, question: FindPriorities) -> PrioritiesFound:
+        """Return all classes, and remember them by value."""
         async with self._database.read() as tx:
             classes = [_decode(row["spec"]) for row in await _FIND(tx)]
         self.by_value = {each.value: each for each in classes}
         return PrioritiesFound(classes=tuple(classes))
 
     async def edit(self, order: PriorityEditRequested) -> PriorityEditAnswered:
+        """Create, replace or delete a class; refuse a second class of one value."""
         edit = order.edit
         name = edit.priority.name if isinstance(edit, SetPriority) else edit.name
         try:

@@ -31,6 +31,10 @@ class PreemptionWorld:
 
 
 class PreemptionRule(ClaimRule):
+    """Judges whether a claim may replace its victims, whose allocations pass to CLEANUP holders in the same
+    transaction.
+    """
+
     name = "preemption"
     locks = "projects"
 
@@ -94,6 +98,7 @@ class PreemptionRule(ClaimRule):
 
 
 def victims_of(claims: Iterable[ConsumerClaim]) -> Iterator[Victim]:
+    """Yield the victims of claims."""
     found = [claim.parts.get(Preempts) for claim in claims]
     return (victim for preempts in found if preempts is not None for victim in preempts.victims)
 

@@ -33,6 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def rows(preemptions: Iterable[Preemption]) -> list[tuple[Any, ...]]:
+    """Return preemptions as rows of the table."""
     return [
         (each.victim.build, each.by, each.project, each.at, _encode(each).decode()) for each in preemptions
     ]
@@ -47,6 +48,7 @@ async def used(tx: Transaction, projects: Collection[str], now: float) -> dict[s
 
 
 async def find(tx: Transaction, query: FindPreemptions) -> list[Preemption]:
+    """Return the recorded preemptions by or of these builds."""
     found = []
     for statement, ids in ((_BY, query.by), (_OF, query.victims)):
         if ids:

@@ -130,6 +130,7 @@ class VictimSearch(Fallback):
         return None if bars_preemption(request) else self._classes.of(request)
 
     def class_of_priority(self, priority: int) -> PriorityClass | None:
+        """Return the priority class of this value; None if there is none."""
         return self._classes.by_value.get(priority)
 
     def why_barred(self, request: BuildRequested) -> str:

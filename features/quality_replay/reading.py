@@ -288,7 +288,9 @@ class KnownRequests:
         return known
 
     def of(self, appeared: Appeared, record: BuildRequested | None) -> BuildRequested:
-        """Return the request for new allocations; without a usable record by their amounts."""
+        """Return the request for allocations that appeared in the period. If its record is missing or has
+        other amounts, return a request for these amounts.
+        """
         if record is None:
             self._unknown["no_record" if appeared.is_instance else "holders"] += 1
             return self.plain(appeared.by_amounts)

@@ -30,7 +30,9 @@ class ReplayedObjects(Protocol):
         """Return the queries of the scheduler about the objects, each with the function that answers it."""
 
     def granted(self, claim: ConsumerClaim) -> None:
-        """Take note of a claim of the replay."""
+        """Record a granted claim of the replay, so that later decisions of the replay take it
+        into account.
+        """
 
 
 class RepeatedCondition(Protocol):
@@ -56,7 +58,9 @@ class RepeatedCondition(Protocol):
 
 @dataclass(frozen=True)
 class ConditionPart:
-    """The condition that a join lets replays repeat: `read` reads the objects which requests name."""
+    """A condition, such as server groups, that another feature lets replays repeat. `read` reads the objects
+    that requests name.
+    """
 
     read: Callable[[Bus, Sequence[BuildRequested]], Awaitable[RepeatedCondition]]
 

@@ -24,6 +24,7 @@ class QuotaLimits:
         return bool(self.by_project)
 
     def own(self, project: str) -> Mapping[str, int]:
+        """Return the limits that are set for the project itself."""
         return self.by_project.get(project, {})
 
     def effective(self, project: str) -> dict[str, int]:
@@ -38,6 +39,7 @@ class QuotaLimits:
         return {name: limit for name, limit in limits if limit != UNLIMITED}
 
     def rows(self) -> set[LimitRow]:
+        """Return the limits as rows of the table."""
         listed = self.by_project.items()
         return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
 
@@ -73,6 +75,7 @@ class ProjectBudget:
         return over_quota(self.project, self.limits, self.usage.used, growth)
 
     def take(self, growth: Amounts, sign: int = 1) -> None:
+        """Add amounts to the usage, or subtract them if `sign` is -1."""
         for name, more in growth.items():
             self.usage.used[name] += sign * more
 

@@ -57,6 +57,7 @@ class QuotasListed(msgspec.Struct, kw_only=True):
 
 
 async def list_quotas(call: ApiCall) -> ApiAnswer:
+    """Answer GET of all quotas, in pages; `used` adds the usage."""
     asked = dict(call.pairs)
     if strange := asked.keys() - {"after", "used"}:
         raise errors.bad_request(f"{min(strange)[:40]!r} is not a parameter here; there are: after, used")
@@ -78,6 +79,7 @@ async def set_quota(call: ApiCall) -> ApiAnswer:
 
 
 async def unset_quota(call: ApiCall) -> ApiAnswer:
+    """Remove the limits of a project, for which the defaults then count."""
     await _edit(call, UnsetQuota(project=_project(call)))
     return empty_answer()
 

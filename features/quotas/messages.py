@@ -132,6 +132,7 @@ class ProjectShare(Value, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Return whether more is used than the limit permits, as after the limit was lowered."""
         return self.limit is not None and self.used > self.limit
 
     @property
@@ -175,6 +176,8 @@ QuotaEdit = SetQuota | UnsetQuota
 
 
 class QuotaEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to an edit of a quota."""
+
     quota: Quota | None = None
     changed: bool = False
 
@@ -198,6 +201,8 @@ class FindQuotas(Message, frozen=True, kw_only=True):
 
 
 class QuotasFound(Message, frozen=True, kw_only=True):
+    """A page of quotas; `source` is where the limits are set."""
+
     quotas: LongList[Quota]
     more: Text = ""  # `after` of the next page; empty: this is the last page
     source: Literal["berth", "keystone"] = "berth"

@@ -57,6 +57,7 @@ class QuotaOperations(PlacementOperations):
 
     @again(lambda *_: quotas.QuotaEditAnswered(result=Contended()))
     async def edit(self, order: quotas.QuotaEditRequested) -> quotas.QuotaEditAnswered:
+        """Set or remove the limits of a project; refused if Keystone has them."""
         edit = order.edit
         if self.source == "keystone":
             return quotas.QuotaEditAnswered(result=quotas.QuotaSourceIsKeystone())

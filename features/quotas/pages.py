@@ -55,6 +55,7 @@ class ProjectsQuery:
     after: str = ""
 
     def address(self, path: str = "/projects", after: str | None = None) -> str:
+        """Return the address of the page with this filter, from another project on."""
         after = self.after if after is None else after
         return address(path, {"project": self.project, "after": after})
 
@@ -72,6 +73,8 @@ class QuotaForm:
 
 @dataclass(frozen=True)
 class ProjectsData:
+    """The rendered table of projects."""
+
     part: str  # rendered
     from_keystone: bool = False
 
@@ -88,6 +91,8 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
 
 class ProjectPages(PageGroup):
+    """Shows projects with usage and quotas; operators set quotas."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._changes = Changes(context.events.of(topics.SCHEDULER_ALIVE))
@@ -133,6 +138,7 @@ class ProjectPages(PageGroup):
         return RedirectResponse(done, status_code=303)
 
     async def instances(self, request: Request) -> Response:
+        """Show the instances of one project."""
         wanted = _wanted(request)
         if not wanted.project:
             return RedirectResponse("/projects", status_code=303)

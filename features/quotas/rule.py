@@ -42,6 +42,8 @@ class QuotaWorld:
 
 
 class QuotaRule(ClaimRule):
+    """Refuses claims beyond the quota of their project, under the lock of the project."""
+
     name = "quotas"
     locks = "projects"
     columns: ClassVar = {MOVE_OF: ""}
@@ -107,6 +109,7 @@ class QuotaRule(ClaimRule):
 
 
 def over_quota_refused(claim: ConsumerClaim, over: OverQuota) -> Refused:
+    """Return the refusal of all choices of a claim, because its project is over its quota."""
     refusal = RuleRefused(rule="quotas", code=OVER_QUOTA, why=str(over), wakes_on=quota_key(over.project))
     return Refused(refusals=(refusal,) * len(claim.choices))
 

@@ -17,11 +17,13 @@ class ReservationOptions:
     reservation: str = option("", "Only in this reservation.", metavar="NAME|UUID", panel=WHERE)
 
     def requested(self, request: BuildRequested) -> BuildRequested:
+        """Return the request; raise BadSetting if options and hints both name a reservation."""
         if self.reservation and reservation_of(request.parts):
             raise BadSetting("--reservation and --hint reservation= both name one")
         return request
 
     async def resolved(self, bus: Bus, request: BuildRequested) -> BuildRequested:
+        """Return the request within the reservation that the option names."""
         if not self.reservation:
             return request
         found = await reservation_named(bus, self.reservation, request.project)

@@ -43,6 +43,7 @@ def unknown_levels(levels: Sequence[str], known: Sequence[str]) -> str:
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
+    """Return all reservations, or those of one project."""
     return await every_reservation(bus.asker(RESERVATIONS), checked(FindReservations(project=project)))
 
 

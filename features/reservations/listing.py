@@ -26,10 +26,12 @@ class ReservedAmount:
 
     @property
     def drawn(self) -> int:
+        """Return how much of the reserved amount instances use."""
         return max(self.reserved - self.free, 0)
 
     @property
     def percent(self) -> float:
+        """Return the used share in percent."""
         return 100 * self.drawn / self.reserved if self.reserved else 0.0
 
 

@@ -41,6 +41,9 @@ class TopologyOptions:
     )
 
     def requested(self, request: BuildRequested) -> BuildRequested:
+        """Return the request with the roles and constraints of the options; raise BadSetting if they
+        contradict.
+        """
         roles = roles_given(self.role, request.flavor)
         if roles and len(request.instances) != 1:
             raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")

@@ -37,6 +37,7 @@ class HeldHosts(Narrowing):
         hosts.pending.watch(self._released)
 
     def wake(self) -> None:
+        """Set the event `woken`, if requests wait: the queue then evaluates them."""
         if self.requests:
             self.woken.set()
 

@@ -66,6 +66,7 @@ class FittingHosts:
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 
     def forget(self, kinds: Roots) -> None:
+        """Forget the classes of which no request waits."""
         for kind in [old_kind for old_kind in self._kinds if old_kind not in kinds]:
             del self._kinds[kind], self._bases[kind]
 
@@ -81,6 +82,7 @@ class FittingHosts:
         return "" if position is None or position >= len(numbers) else names[numbers[position]]
 
     def hosts_by_zone(self) -> Mapping[str, int]:
+        """Return the number of hosts in each availability zone."""
         numbers, names = self.source.labels(ZONE)
         positions = [host.position for host in self.source.hosts()]
         several = np.bincount(numbers[[at for at in positions if at < len(numbers)]], minlength=len(names))
@@ -106,6 +108,7 @@ class FittingHosts:
         return tuple(dict.fromkeys(watches)) or (CapacityNeeded(),)
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
+        """Return the hosts that fit a class, among the given ones and without the excluded."""
         return self.search_alternatives(self.alternatives(self._kinds[kind]), among, excluding, enough)
 
     def search_alternatives(
@@ -186,6 +189,7 @@ def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) ->
 
 
 def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
+    """Return the query without these hosts."""
     if not excluding:
         return question
     return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *excluding})))

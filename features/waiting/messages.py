@@ -91,6 +91,8 @@ class WeightEditRequested(Message, frozen=True, kw_only=True):
 
 
 class WeightEdited(Tagged, frozen=True, kw_only=True):
+    """The answer to an edit of the weight of a project."""
+
     project: ProjectOrDefault
     weight: Weight | None = None
     changed: bool = False

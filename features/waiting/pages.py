@@ -50,6 +50,8 @@ class WaitingQuery:
 
 @dataclass(frozen=True)
 class WaitingData:
+    """The data of the page, rendered once for all readers."""
+
     reply: Reply[WaitingFound]
     # rendered once for users without permission to act (""), and once for each form token
     parts: dict[str, str] = field(default_factory=dict)
@@ -72,6 +74,8 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
 
 class WaitingPages(PageGroup):
+    """Shows waiting requests; operators end their wait."""
+
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._data, self._updates = live_data(

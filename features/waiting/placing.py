@@ -41,6 +41,7 @@ class WaitingBuilds:
         return isinstance(message, BuildPlaced)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+        """Try to place woken requests; return the result of each."""
         orders = self.scheduler.begin([item.queued.message for item in woken], again=True)
         ends = await self.scheduler.place(self._narrowed(woken, orders))
         return await self._results([item.queued for item in woken], ends)
@@ -59,6 +60,7 @@ class WaitingBuilds:
         return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
+        """Try to place expired requests once more; return the final result of each."""
         orders = self.scheduler.begin([item.queued.message for item in expired], again=True)
         ends = await self.scheduler.place(self._narrowed(expired, orders))
         last = [

@@ -70,6 +70,7 @@ class WaitingQueue:
         self._suspects = WaitingSuspects(store)
 
     async def run(self) -> None:
+        """Evaluate woken requests until cancelled; after a failure of the database or broker, try again."""
         async with asyncio.TaskGroup() as group:
             while True:
                 async with _patient():
@@ -318,6 +319,7 @@ async def _patient() -> AsyncIterator[None]:
 
 
 def preempts(message: Message) -> bool:
+    """Return whether the message places a build that replaces others."""
     return isinstance(message, BuildPlaced) and bool(replaced_by(message.parts))
 
 

@@ -29,6 +29,7 @@ class Waits(Struct, frozen=True, gc=False):
 
 
 def waits_of(order: Order) -> Waits:
+    """Return what an order without a host lacks."""
     verdict = order.verdict
     if verdict.refusal is not None:
         return Waits((), verdict.refusal.why, verdict.refusal)
@@ -45,10 +46,12 @@ def expired_order(order: Order, entry: QueuedRequest, last: Waits) -> Order:
 
 
 def waited_for(entry: QueuedRequest, lacks: str) -> str:
+    """Return the reason for a request whose time to wait has passed."""
     return cause_of(f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}")
 
 
 def decision_of(waits: Waits) -> Decision:
+    """Return the decision about the first alternative, or about the refusal."""
     if waits.shortages:
         return waits.shortages[0].decision(())
     return Decision(code=waits.refusal.code if waits.refusal else "refused")

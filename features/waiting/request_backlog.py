@@ -131,11 +131,13 @@ class RequestBacklog:
     # Methods that the bus calls, as of any inbox
 
     async def open(self, inbox: Inbox) -> None:
+        """Begin to take requests from the inbox."""
         self._inbox = inbox
         self._opened.set()
 
     @property
     def buffered(self) -> int:
+        """The number of requests that were received and not taken yet."""
         assert self._inbox is not None
         arrived = sum(map(len, (*self._arrived.values(), *self._storing.values())))
         return self._inbox.buffered + arrived + len(self._unstored) + len(self._unusual)
@@ -154,6 +156,7 @@ class RequestBacklog:
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
+        """Count these requests as handled, for the shares of their projects."""
         for delivery in deliveries:
             if (item := self._handled.pop(id(delivery), None)) is not None:
                 self._queue.done(item)
@@ -257,6 +260,7 @@ class RequestBacklog:
     # Intake of requests from the broker
 
     async def run(self) -> None:
+        """Receive and store requests until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._intake = group.create_task(self._take_in(group))
             group.create_task(self.stored.run())

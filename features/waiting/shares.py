@@ -1,4 +1,4 @@
-"""`berth share`: in which proportions projects are served while requests are backlogged."""
+"""Defines `berth share`: the weights by which projects share capacity while requests wait."""
 
 from typing import Annotated
 

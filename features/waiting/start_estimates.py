@@ -52,6 +52,7 @@ class StartEstimates:
         self._idle = True  # True if no request waits and the last history is stored
 
     def enter(self, entry: QueuedRequest, position: int, lacks: str) -> None:
+        """Begin to estimate when a request starts."""
         now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
@@ -67,6 +68,7 @@ class StartEstimates:
         return self.times.estimate(entry.kind, priority_of(entry.message.parts), 1, self._clock.monotonic())
 
     def started(self, request: Id) -> None:
+        """Compare the estimate of a request that got a host with the time that it waited."""
         self.times.leave(request, self._clock.monotonic(), started=True)
 
     def leave(self, requests: Iterable[Id]) -> None:

@@ -84,6 +84,7 @@ class WaitingStore:
         self._add = retrying(self._clock)(self._add_once)
 
     def add_purpose(self, purpose: WaitingPurpose) -> None:
+        """Register a purpose of orders that may wait, such as moves."""
         self.purposes[purpose.purpose.name] = purpose
 
     def purpose_of(self, entry: QueuedRequest) -> WaitingPurpose:
@@ -140,6 +141,7 @@ class WaitingStore:
         self.held.wake()
 
     def leave(self, requests: Collection[Id]) -> None:
+        """Forget requests that do not wait any more."""
         self._remove(requests)
         self.unsure.difference_update(requests)
         self.starts.leave(requests)
@@ -226,11 +228,13 @@ class WaitingStore:
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
     def end_at(self, entry: QueuedRequest, until: float, **changed: Any) -> None:
+        """Change the time at which a request stops waiting."""
         if (known := self.requests.get(entry.request)) is not None:
             self._remove([entry.request])
             self.enter(replace(known, until=until, **changed))
 
     def compute_classes(self) -> None:
+        """Compute the class of each request again, because the rules for classes have changed."""
         self.regroup = False
         self.regroupings += 1
         for entry in list(self.requests.values()):
@@ -265,6 +269,7 @@ class WaitingStore:
         return WAKES.get(decision.code) or self.fitting.wakes(kind)
 
     def is_behind(self, order: Order, now: float) -> bool:
+        """Return whether equal requests wait before the order, so that it must wait as well."""
         if not self.requests:
             return False
         kind = self.kind(order)
@@ -375,6 +380,7 @@ class WaitingStore:
         self._unrecorded = {request for request in self._unrecorded - stored if request in self.requests}
 
     async def drop(self, requests: Sequence[Id]) -> None:
+        """Delete requests from the database and from memory."""
         if requests:
             with self.noting_unknown_commits():
                 async with self.database.write() as tx:

@@ -132,6 +132,7 @@ class StoredRequests:
         return 0 if self._queue.count(project) >= ahead else min(ahead, READ_AT_ONCE)
 
     def has_unread(self, project: str) -> bool:
+        """Return whether the database has requests of the project that are not in memory."""
         stored = self.projects.get(project)
         return stored is not None and stored.is_unread
 

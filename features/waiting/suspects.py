@@ -21,6 +21,8 @@ WHY = f"{MAX_STRIKES} processes of schedulers ended, the last two while they eva
 
 
 class WaitingSuspects:
+    """Handles stored requests that may have ended their process one at a time."""
+
     def __init__(self, store: WaitingStore) -> None:
         self._store = store
         self._turns = asyncio.Lock()  # held during the evaluation of suspects

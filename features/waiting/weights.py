@@ -18,6 +18,7 @@ class ProjectWeights:
         self._weights: Mapping[str, float] = {}
 
     def of(self, project: str) -> float:
+        """Return the weight of a project, or the default weight."""
         return self._weights.get(project, self._weights.get(DEFAULT, 1.0))
 
     async def read(self) -> None:
@@ -29,6 +30,7 @@ class ProjectWeights:
             set_weights(self._weights)
 
     async def edit(self, order: WeightEditRequested) -> WeightEditAnswered:
+        """Set or remove the weight of a project."""
         async with self._database.write() as tx:
             changed = await table.replace(tx, order.project, order.weight)
         await self.read()

@@ -90,6 +90,7 @@ async def what_if_command(
 
 
 def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
+    """Print where a request would be placed, or why nowhere."""
     if answer.refusal:
         cli.line(f"it cannot be meant: {printable(answer.refusal)}", "red")
         return

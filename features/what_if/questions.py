@@ -97,6 +97,9 @@ class WhatIfs:
         self.steps: list[Suppose] = []
 
     async def answer(self, question: WhatIf, *, names_others: bool = True) -> WhatIfAnswered:
+        """Return where a request would be placed now. `names_others`: the answer may name instances and
+        requests of other projects.
+        """
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._answer(question, names_others)

@@ -11,6 +11,8 @@ from scheduler_worker.extension import ForScheduler, SchedulerNeeds, SchedulerPa
 
 
 def of_clients(what_ifs: WhatIfs) -> ClientQuery:
+    """Return the query by which members of projects ask where their requests would be placed."""
+
     async def answer(question: WhatIf, client: ProjectMember, find_owners: FindOwners) -> WhatIfAnswered:
         ids = owners_query([question.request], places=False)
         owners = await find_owners(ids) if ids is not None else ProjectsFound()

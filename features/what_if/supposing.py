@@ -47,6 +47,7 @@ class Supposing:
         return [way for way, *_ in self._kept.values() if self._sources.get(id(way)) == source]
 
     def enter(self, way: Candidate, scope: Scope = PLAIN, *, builds: bool = True) -> CapacityReservation:
+        """Count the capacity of a supposed choice as used until the end of the question."""
         allocations = without(way.allocations, scope.held) if scope.held else way.allocations
         self._kept[id(way)] = way, allocations, builds
         if scope.source:
@@ -60,6 +61,7 @@ class Supposing:
             self._uncount(*kept)
 
     def on(self, root: str) -> int:
+        """Return the number of supposed choices on a host."""
         return sum(way.root == root for way, *_ in self._kept.values())
 
     @property

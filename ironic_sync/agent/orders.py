@@ -100,6 +100,7 @@ class RunningOrders:
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
+        """Carry out an order to build, or repeat the report of one that has ended."""
         verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported) and verdict.epoch < order.epoch:
             self.builds.forget(verdict)  # the outcome is outdated: the node had another agent since
@@ -113,6 +114,7 @@ class RunningOrders:
         return outcome
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported | None:
+        """Stop the builds that the order invalidates, and tear their node down."""
         void = self.builds.running_upto(order)
         for key in [key for key in self._jobs if key[0] is BuildOrdered and (key[1], key[2]) in void]:
             self._forget(key)

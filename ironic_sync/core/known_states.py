@@ -21,6 +21,7 @@ class KnownStates:
         self._of: dict[str, KnownState] = {}
 
     def of(self, uuid: str) -> KnownState:
+        """Return the assumed state of a node; an unknown node has an empty one."""
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:

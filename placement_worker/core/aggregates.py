@@ -39,6 +39,7 @@ class Intent:
 
     @property
     def rezoned(self) -> bool:
+        """Return whether the edit changes the availability zone."""
         return self.was.metadata.get(ZONE) != self.now.metadata.get(ZONE)
 
     @property
@@ -199,6 +200,7 @@ _WITHOUT_EFFECT = {
 
 
 def doubts(metadata: Mapping[str, str]) -> list[str]:
+    """Return warnings about metadata that filters cannot use, such as a limit that is no number."""
     found = []
     for key, value in metadata.items():
         if key.endswith(_NUMBERS) and not _number(value):

@@ -26,6 +26,7 @@ WARY = 24  # consecutive dead ends after which states are remembered
 
 
 def shares(row: Row) -> bool:
+    """Return whether other trees may use the provider, as its trait for sharing says."""
     return SHARES in row.traits
 
 
@@ -364,6 +365,7 @@ def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
 
 
 def check(query: FindCandidates) -> None:
+    """Raise SenselessQuery if the query contradicts itself or a group of it requests nothing."""
     groups, suffixes = query.groups, {group.suffix for group in query.groups}
     if len(groups) > MAX_GROUPS:
         raise SenselessQuery(f"groups: {len(groups)} of them, at most {MAX_GROUPS}")

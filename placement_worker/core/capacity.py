@@ -37,7 +37,7 @@ class Stock:
     """The inventory of one resource class at a provider, with the used amount."""
 
     class_id: int
-    capacity: int
+    capacity: int  # (total - reserved) × allocation_ratio
     used: int
     was: int  # the used amount as read from the database
     min_unit: int
@@ -52,7 +52,7 @@ class ClaimedProvider:
     id: int
     uuid: str
     root: str
-    shape: int
+    shape: int  # counts changes of inventory, traits, aggregates and tree; a claim names the expected one
     generation: int
     was: int  # the generation as read from the database
     stocks: dict[str, Stock] = field(default_factory=dict)
@@ -99,6 +99,7 @@ class ClaimJournal:
         setattr(target, field_, value)
 
     def set_item(self, items: dict[K, V], key: K, value: V) -> None:
+        """Set an item of a dictionary, so that a refusal of the claim restores the former one."""
         if key in items:
             self._undo.append((items.__setitem__, (key, items[key])))
         else:
@@ -178,9 +179,9 @@ class ClaimJudge:
 class ClaimWorld:
     """All data by which claims and releases are decided, as read and then as changed by them."""
 
-    providers: dict[str, ClaimedProvider | None]
+    providers: dict[str, ClaimedProvider | None]  # None: the provider does not exist
     holders: dict[str, Holder]
-    retired: dict[str, claims.Retired]
+    retired: dict[str, claims.Retired]  # consumers that have ended: claims for them are refused
     rules: Sequence[ClaimJudge] = ()  # the active rules, in the order in which they judge
     state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # the data of each active rule
     protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
@@ -196,6 +197,7 @@ class ClaimWorld:
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
     now: float = 0.0
+    # undoes the changes of a refused claim
     journal: ClaimJournal = field(default_factory=ClaimJournal, compare=False)
     # consumers that the present request has changed, with their allocations before: uuid → both
     changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)
@@ -204,11 +206,13 @@ class ClaimWorld:
     )  # holder consumers that got allocations by the request
 
     def provider(self, uuid: str) -> ClaimedProvider:
+        """Return a provider that the transaction has read."""
         provider = self.providers[uuid]
         assert provider is not None  # callers pass only providers with allocations
         return provider
 
     def holds(self, consumer: str) -> bool:
+        """Return whether the consumer has allocations."""
         holder = self.holders.get(consumer)
         return holder is not None and bool(holder.held)
 
@@ -243,9 +247,11 @@ class ClaimWorld:
         return found
 
     def retire(self, consumer: str, ended: claims.Retired) -> None:
+        """Record that a consumer has ended: later claims for it are refused."""
         self.retired[consumer] = self.to_retire[consumer] = ended
 
     def wake(self, consumer: str) -> None:
+        """Record that a retired consumer may claim again."""
         del self.retired[consumer]
         self.to_retire.pop(consumer, None)
         self.woken.add(consumer)
@@ -315,12 +321,16 @@ class ClaimWorld:
         return changed
 
     def count(self, allocations: Allocations, sign: int) -> None:
+        """Add allocations to the used amounts of their providers, or subtract them if `sign` is -1."""
         for provider, resources in allocations.items():
             stocks = self.provider(provider).stocks
             for name, amount in resources.items():
                 stocks[name].used += sign * amount
 
     def roots(self, allocations: Allocations) -> frozenset[str]:
+        """Return the roots of the trees with these allocations, except pools; if all are pools, the roots of
+        all.
+        """
         return roots_of((self.provider(provider).root, provider in self.sharing) for provider in allocations)
 
 
@@ -408,6 +418,7 @@ def fenced_off(
 
 
 def named_twice(order: claims.ClaimRequested) -> bool:
+    """Return whether a consumer occurs twice in the claims of one request, which placement refuses."""
     named = [name for claim in order.claims for name in (claim.consumer, *_further_consumers(claim))]
     return len(set(named)) < len(named)
 

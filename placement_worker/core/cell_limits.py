@@ -58,8 +58,9 @@ class CellLimits:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def bars_owner(self, claim: claims.ConsumerClaim, owner: Owner, holder_types: Collection[str]) -> str:
-        """Return why the cell may not claim for a consumer as the claim says; "" if it may: the consumer is
-        an instance, and its project, user and type are those for which it was placed, or were not known.
+        """Return why the cell may not claim for the consumer of this claim; "" if it may. The consumer must
+        be an instance. The claim's project, user and type must be those for which it was placed, unless these
+        are unknown.
         """
         if owner.type in holder_types:
             return f"consumer {claim.consumer}: it is of type {owner.type}, and a cell claims for instances"

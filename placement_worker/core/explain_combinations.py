@@ -45,6 +45,9 @@ class _Step:
 
 
 def explain_combinations(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
+    """Return, for a query with several groups, how many hosts each condition rejects, and the hosts that miss
+    least.
+    """
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last number counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]

@@ -56,6 +56,7 @@ class FitFinder:
         )
 
     def only_fit(self, anchor: Row) -> Fit:
+        """Return the fit of a host that is one provider: everything is taken from it."""
         group, uuid = self._plan.query.groups[0], anchor.uuid
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 

@@ -19,6 +19,10 @@ from placement_worker.core.trees import ProviderState, Tree
 
 
 class Index(RowTable):
+    """Placement's state in memory as arrays, in which candidates are searched. It follows the
+    log of changes.
+    """
+
     def __init__(self, seen: int = 0, history: str = "") -> None:
         super().__init__()
         self.seen = seen  # the index includes all changes up to this number
@@ -44,6 +48,7 @@ class Index(RowTable):
         return not history or not self.history or history == self.history
 
     def knows(self, number: int) -> bool:
+        """Return whether the change with this number has been applied."""
         return number <= self.seen or number in self._ahead
 
     @property
@@ -96,6 +101,7 @@ class Index(RowTable):
         return touched.keys()
 
     def describe(self, fact: Aggregate | RegisteredCell, number: int) -> None:
+        """Apply the description of an aggregate or cell, unless a later one was applied."""
         facts: dict[str, Any] = self.aggregate_facts if isinstance(fact, Aggregate) else self.cell_facts
         was: Aggregate | None = self.aggregate_facts.get(fact.id) if isinstance(fact, Aggregate) else None
         name = fact.id if isinstance(fact, Aggregate) else fact.name
@@ -227,6 +233,7 @@ class Snapshot:
             self.index.snapshots.remove(self.save)
 
     def save(self, root: str) -> None:
+        """Keep the present state of a tree before it changes, for the search that reads this snapshot."""
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())
@@ -240,6 +247,7 @@ class Snapshot:
         return [self.alter(preserved.get(uuid) or rows[uuid]) for uuid in self.members(root)]
 
     def members(self, root: str) -> tuple[str, ...]:
+        """Return the providers of a tree at the time of the snapshot."""
         preserved = self._trees.get(root)
         return self.index.trees.get(root, ()) if preserved is None else preserved
 
@@ -280,10 +288,12 @@ class Snapshot:
         return index.sum_of_trees(rows, np.where(overcommitted, np.maximum(amounts, 0), amounts))
 
     def row_at(self, position: int) -> Row | None:
+        """Return the provider at an array position at the time of the snapshot, or None."""
         row = self.kept_at.get(position) or self.index.at[position]
         return None if row is None else self.alter(row)
 
     def find(self, uuid: str) -> Row | None:
+        """Return a provider at the time of the snapshot, or None."""
         row = self._rows.get(uuid) or self.index.rows.get(uuid)
         return None if row is None else self.alter(row)
 

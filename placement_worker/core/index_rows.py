@@ -51,10 +51,12 @@ class Row:
 
     @property
     def shapes(self) -> dict[str, int]:
+        """Return the shape of the provider as a claim names it."""
         return {self.uuid: self.shape}
 
     @property
     def used(self) -> Mapping[str, int]:
+        """Return the used amounts by class."""
         amounts = self.amounts
         return dict(zip(self.capacity, amounts, strict=True)) if isinstance(amounts, tuple) else amounts
 
@@ -65,6 +67,9 @@ class Row:
 
     @property
     def free(self) -> dict[str, int]:
+        """Return the free amounts by class; all are 0 while a sibling that excludes this
+        provider is in use.
+        """
         if (free := self.known_free) is None:
             amounts, capacity = self.amounts, self.capacity
             if self.excluded:
@@ -78,6 +83,7 @@ class Row:
 
 
 def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None = None) -> Candidate:
+    """Return the candidate of a host that is one provider."""
     return Candidate(
         row.uuid,
         row.host,
@@ -127,6 +133,7 @@ class RowSet:
         self._many: Bools | None = None
 
     def add(self, row: int, size: int) -> None:
+        """Add a row; `size` is the number of all rows, which decides between a set and a mask."""
         self.count += 1
         if self._many is not None:
             self._many[row] = True
@@ -143,6 +150,7 @@ class RowSet:
             self._few.discard(row)
 
     def grow(self, size: int) -> None:
+        """Adapt the mask to a larger number of rows, or return to a set if few rows are in it."""
         if self._many is None:
             return
         if self.count * FEW > size:
@@ -151,6 +159,7 @@ class RowSet:
             self._few, self._many = set(np.flatnonzero(self._many).tolist()), None
 
     def rows(self) -> Ints:
+        """Return the rows as an array."""
         if self._many is not None:
             return np.flatnonzero(self._many)
         return np.fromiter(self._few, np.intp, len(self._few))
@@ -188,6 +197,7 @@ class ClassArrays:
         self.capped = 0
 
     def mark(self, position: int, inventory: Inventory, capacity: int) -> None:
+        """Enter the inventory of the provider at this position."""
         self.there[position] = True
         self.providers += 1
         self.whole[position] = capacity
@@ -200,6 +210,7 @@ class ClassArrays:
             self.step[position] = inventory.step_size
 
     def clear(self, position: int, inventory: Inventory, capacity: int) -> None:
+        """Remove the inventory of the provider at this position."""
         self.top[position] = 0
         self.left[position] = self.whole[position] = 0.0
         self.there[position] = False
@@ -210,6 +221,7 @@ class ClassArrays:
             self.picky -= inventory.min_unit > 1 or inventory.step_size > 1
 
     def grow(self, more: int) -> None:
+        """Add this many positions."""
         none, minima = np.zeros(more), np.ones(more, np.int32)
         self.top = np.concatenate([self.top, np.zeros(more, np.int32)])
         self.there = np.concatenate([self.there, np.zeros(more, np.bool_)])

@@ -20,6 +20,7 @@ def stored_labels(text: str) -> HostLabels:
 
 
 def as_stored(labels: HostLabels) -> str:
+    """Return labels as JSON; "" if there are none."""
     return "" if labels == NO_LABELS else _encode_labels(labels).decode()
 
 
@@ -58,6 +59,7 @@ def reserved_level(levels: Iterable[str]) -> str:
 
 
 def edited_labels(before: Labels, set_: Labels, unset: Sequence[str]) -> Labels:
+    """Return labels after `set_` was applied, without the levels in `unset`."""
     return {level: label for level, label in {**before, **set_}.items() if level not in unset}
 
 
@@ -72,6 +74,7 @@ class LabelColumn:
         self._numbers: dict[str, int] = {"": 0}
 
     def put(self, position: int, label: str) -> None:
+        """Set the label of the host at this position."""
         number = self._numbers.get(label)
         if number is None:
             number = self._numbers[label] = len(self.names)
@@ -79,4 +82,5 @@ class LabelColumn:
         self.ids[position] = number
 
     def grow(self, more: int) -> None:
+        """Add this many positions."""
         self.ids = np.concatenate([self.ids, np.zeros(more, np.intp)])

@@ -58,6 +58,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
 
 
 def opened(provider: ProviderState) -> ProviderState:
+    """Return the provider without withheld amounts, so that its capacity can be claimed again."""
     if not provider.withheld:
         return provider
     inventories = dict(provider.inventories)

@@ -38,6 +38,8 @@ class TreeHolder:
 
 @dataclass(frozen=True, slots=True)
 class MovedHolder:
+    """A consumer with its allocations on the reshaped tree."""
+
     holder: TreeHolder
     held: Allocations  # new allocations on the tree
 

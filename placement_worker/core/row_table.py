@@ -29,6 +29,8 @@ _NOWHERE = np.zeros(0, np.intp)
 
 
 class RowTable:
+    """The providers of the index, each at a position that all arrays share; free positions are used again."""
+
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
@@ -82,6 +84,9 @@ class RowTable:
         return self.sum_of_trees(rows, kind.whole[rows])
 
     def sum_of_trees(self, rows: Ints, amounts: Sums) -> Sums:
+        """Return for each root the sum of amounts over the rows of its tree, limited so that sums remain
+        exact.
+        """
         total = np.bincount(self.root_of[rows], weights=amounts, minlength=self.high)
         return np.minimum(total, float(BEYOND_COUNTING))
 

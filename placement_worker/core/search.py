@@ -58,6 +58,7 @@ class SearchResult:
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
+    """Run a search to its end without pauses, and return its result."""
     while True:
         try:
             next(steps)

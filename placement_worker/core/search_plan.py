@@ -98,6 +98,7 @@ def _with_names(index: Index, left: Bools, removing: list[Demand], removals: lis
 
 
 def has_room(row: Row, asks: Resources) -> bool:
+    """Return whether a provider has the requested amounts of all classes free."""
     return all(top(row, name) >= asked for name, asked in asks.items())
 
 

@@ -78,6 +78,9 @@ class SlotPlanner:
         self._alike: dict[object, tuple[Bools, list[Demand]]] = {}
 
     def demands(self) -> Iterator[Demand]:
+        """Yield the conditions of the query in the order in which an explanation counts the hosts that fail
+        them.
+        """
         index, query = self.index, self.query
         # First, so that hosts which other demands remove are counted among the named hosts only.
         if query.roots:
@@ -127,6 +130,7 @@ class SlotPlanner:
             yield from self._in_all()
 
     def rules(self) -> JointRules:
+        """Return the conditions that concern several groups together, such as a common subtree."""
         query = self.query
         if self._plain:
             return JointRules()
@@ -174,6 +178,9 @@ class SlotPlanner:
         return met
 
     def reached(self) -> Bools | None:
+        """Return which providers the slots can use outside of a host's tree, such as pools; None if no slot
+        can.
+        """
         met: Bools | None = None
         for slot in self.slots:
             if slot.away is not None:

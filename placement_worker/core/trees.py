@@ -69,6 +69,7 @@ class ProviderState:
 
 
 def shut(inventory: Inventory) -> Inventory:
+    """Return the inventory with all of it reserved, so that nothing can be claimed."""
     return structs.replace(inventory, reserved=inventory.total)
 
 
@@ -114,6 +115,7 @@ class Tree:
 
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
+    """Return the tree with a resource class renamed in inventories and used amounts."""
 
     def with_new(values: dict[str, T]) -> dict[str, T]:
         return {new if name == old else name: value for name, value in values.items()}
@@ -166,10 +168,12 @@ class WorkingTrees:
                 self.homes.update(dict.fromkeys(self.members[root], root))
 
     def find(self, provider: str) -> ProviderState | None:
+        """Return a provider as edited so far, or None if it is not in the trees."""
         root = self.homes.get(provider)
         return None if root is None else self.members[root][provider]
 
     def there(self, provider: str) -> ProviderState:
+        """Return a provider as edited so far; raise KeyError if it is not in the trees."""
         return self.members[self.homes[provider]][provider]
 
     def next_shape(self, provider: str) -> int:
@@ -204,6 +208,7 @@ class WorkingTrees:
         return found
 
     def put(self, state: ProviderState, root: str = "") -> None:
+        """Add or replace a provider, and mark its tree as changed."""
         root = root or self.homes[state.uuid]
         self.homes[state.uuid] = root
         self.members.setdefault(root, {})[state.uuid] = state
@@ -211,12 +216,14 @@ class WorkingTrees:
         self.owners[state.name] = state.uuid
 
     def drop(self, state: ProviderState) -> None:
+        """Remove a provider, and mark its tree as changed; its name is free."""
         root = self.homes.pop(state.uuid)
         del self.members[root][state.uuid]
         self.touched[root] = None
         self.free_name(state)
 
     def free_name(self, state: ProviderState) -> None:
+        """Let another provider have this provider's name."""
         if self.owners.get(state.name) == state.uuid:
             del self.owners[state.name]
 
@@ -314,6 +321,7 @@ class Packing:
         )
 
     def answer(self, more: int | None = None, history: str = "") -> TreesFound:
+        """Return the packed trees as a page of an answer."""
         return TreesFound(**structs.asdict(self.packed()), more=more, history=history)
 
     def packed(self) -> KnownTrees:

@@ -32,6 +32,8 @@ Scope = Literal["project", "system", "domain", "none"]
 
 
 class Identity(msgspec.Struct, frozen=True):
+    """The caller of a request: user, project, roles, and limits to cells or projects."""
+
     user: str
     project: str
     roles: frozenset[str]
@@ -90,6 +92,7 @@ class UncheckedTokens(TokenChecker):
 
 
 def read_text(path: Path, problem: type[ValueError]) -> str:
+    """Read a file; raise `problem` with the reason if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -147,6 +150,8 @@ class BadPolicy(ValueError):
 
 
 class AccessPolicy:
+    """The policy rules that decide which roles may use which operation of the API."""
+
     def __init__(
         self,
         rules: Mapping[str, str] | None = None,
@@ -343,10 +348,13 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of tokens."""
+
     tokens: tuple[StoredToken, ...]
 
 
 def digest_of(token: str, encoding: str = "utf-8") -> bytes:
+    """Return the SHA-256 of a token: only digests are stored and compared."""
     return hashlib.sha256(token.encode(encoding)).digest()
 
 
@@ -420,5 +428,6 @@ def _identities(path: Path) -> list[tuple[bytes, Identity]]:
 
 
 def identity_of(token: StoredToken) -> Identity:
+    """Return the identity of the owner of a stored token."""
     roles = frozenset(role.lower() for role in token.roles)
     return Identity(token.user, token.project, roles, cells=token.cells, projects=token.projects)

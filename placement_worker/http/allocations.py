@@ -33,6 +33,7 @@ UNKNOWN = "unknown"  # reported type of consumers without a type
 
 
 async def of_consumer(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /allocations/CONSUMER."""
     id_ = _consumer(call)
     answer = await call.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
     consumer = answer.consumers[0] if answer.consumers else None
@@ -53,6 +54,7 @@ async def of_consumer(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def of_provider(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /resource_providers/UUID/allocations."""
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.allocations(FindAllocations(providers=(id_,)))
     if id_ not in answer.generations:
@@ -67,6 +69,7 @@ async def of_provider(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def usages(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /usages."""
     query, kind = queries.usages(call.query, call.minor)
     found = await call.placement.lookups.usages(query)
     total: Counter[str] = Counter()
@@ -86,6 +89,7 @@ async def usages(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def put(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer PUT /allocations/CONSUMER: replace all allocations of a consumer."""
     body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
     id_ = _consumer(call)
     if not is_uuid(id_):
@@ -95,12 +99,14 @@ async def put(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def post(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer POST /allocations: replace the allocations of several consumers, or of none."""
     body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
     await _take(call, _claims(body, call.minor), "Unable to allocate inventory ")
     return api_call.empty_answer()
 
 
 async def delete(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer DELETE /allocations/CONSUMER."""
     id_ = _consumer(call)
     order = ReleaseRequested(consumer=id_, generation="any")
     match (await call.release(order)).result:
@@ -114,6 +120,7 @@ async def delete(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def reshape(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer POST /reshaper: change inventories and allocations in one commit."""
     body = await call.json(at(call.minor, schemas.RESHAPE))
     sets = tuple(
         SetInventories(
@@ -214,6 +221,7 @@ _LONGEST_WHY = 300  # characters of a reason in a header
 
 
 async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /allocation_candidates."""
     query, found = await search_candidates(call, call.minor)
     headers = {}
     if found.cut and query.limit == queries.MOST_CANDIDATES:

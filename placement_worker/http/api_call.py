@@ -85,10 +85,12 @@ class ApiAnswer:
 
 
 def json_answer(value: Any, updated: float = 0.0, **more: Any) -> ApiAnswer:
+    """Return a JSON answer; `updated` becomes its header Last-Modified."""
     return ApiAnswer(body=encode(value), updated=updated, **more)
 
 
 def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
+    """Return an answer without a body."""
     return ApiAnswer(status, headers=headers)
 
 
@@ -146,24 +148,29 @@ class ApiCall:
 
     @property
     def pairs(self) -> Pairs:
+        """Return the query parameters in their order."""
         return pairs_of(self.query)
 
     @property
     def mount(self) -> str:
+        """Return the path below which the API is mounted."""
         return str(self.scope.get("root_path", ""))
 
     def location(self, path: str) -> str:
+        """Return the full URL of a path, by the host name that the client used."""
         host, port = self.scope.get("server") or ("localhost", None)
         named = self.headers.get("host") or (f"{host}:{port}" if port else host)
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
 
     async def edit(self, edit: Edit) -> EditResult:
+        """Execute an edit; the states before and after it become part of the audit record."""
         result = (await self.edits(EditRequested(edit=edit))).result
         if isinstance(result, Edited):
             self.before, self.after = result.before or {}, result.provider or {}
         return result
 
     async def body(self) -> bytes:
+        """Read the body; refuse one above the limit."""
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -179,6 +186,7 @@ class ApiCall:
         return self.asked
 
     async def json(self, schema: Schema) -> Any:
+        """Read the body; refuse one that does not conform to the schema."""
         return schema.read(await self.body())
 
     async def decoded(self, kind: type[T]) -> T:
@@ -191,6 +199,7 @@ class ApiCall:
             raise bad_request(str(problem)) from None
 
     async def send(self, answer: ApiAnswer, send: Send) -> None:
+        """Send an answer with the common headers and those for caches."""
         headers, body = self.common_headers(), answer.body or b""
         if answer.updated is not None and self.minor >= CACHED_SINCE:
             headers.append((b"cache-control", b"no-cache"))
@@ -222,6 +231,9 @@ class ApiCall:
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
     def common_headers(self) -> Headers:
+        """Return the headers of every answer: request id and, from a known version on, the version of the
+        API.
+        """
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
             headers.append((b"openstack-api-version", f"{SERVICE} 1.{self.minor}".encode()))
@@ -248,6 +260,8 @@ LARGE_BODY = 4 << 20
 
 @dataclass(frozen=True)
 class Operation:
+    """An operation of the API: who may use it, what answers it, and in which versions it exists."""
+
     method: str
     rule: str  # policy rule; empty: no permission, and no token, is needed
     handler: Handler

@@ -47,6 +47,7 @@ from placement_worker.worker import Placement
 
 
 async def versions(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /: the versions of the API."""
     version = {
         "id": "v1.0",
         "max_version": api_call.LATEST_VERSION,
@@ -58,6 +59,7 @@ async def versions(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def alive(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer the probe of a supervisor: the process runs."""
     return api_call.json_answer({"status": "alive"})
 
 
@@ -72,6 +74,7 @@ async def ready(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def metrics(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer GET /metrics for Prometheus."""
     return api_call.ApiAnswer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
 
 
@@ -267,6 +270,8 @@ LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
+    """How the API is served: who may do what, which origins may call, what features add, what is recorded."""
+
     tokens: TokenChecker = field(default_factory=UncheckedTokens)
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS

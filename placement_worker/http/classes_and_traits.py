@@ -44,6 +44,7 @@ async def create_class(call: ApiCall) -> ApiAnswer:
 
 
 async def ensure_class(call: ApiCall) -> ApiAnswer:
+    """Answer PUT /resource_classes/NAME: create the class unless it exists."""
     name = call.path["name"]
     if wrong := schemas.NAME_CLASS.complaint({"name": name}):
         raise errors.bad_request(f"JSON does not validate: {wrong}")
@@ -56,6 +57,7 @@ async def ensure_class(call: ApiCall) -> ApiAnswer:
 
 
 async def rename_class(call: ApiCall) -> ApiAnswer:
+    """Answer PUT /resource_classes/NAME of versions before 1.7: rename a class."""
     name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
     match await _edit(call, "resource class", names.RenameName(name=name, to=to)):
         case names.NameEdited(named=named):
@@ -78,6 +80,7 @@ async def show_trait(call: ApiCall) -> ApiAnswer:
 
 
 async def ensure_trait(call: ApiCall) -> ApiAnswer:
+    """Answer PUT /traits/NAME: create the trait unless it exists."""
     name = call.path["name"]
     if not _TRAIT.fullmatch(name) or len(name) > LONGEST:
         raise errors.bad_request(
@@ -102,6 +105,7 @@ async def _find(call: ApiCall, kind: names.NameKind) -> names.Named:
 
 
 async def delete(kind: names.NameKind, call: ApiCall) -> ApiAnswer:
+    """Answer DELETE of a class or trait; refused if it is a standard one or in use."""
     (standard, in_use), name = _NOT_DELETED[kind], call.path["name"]
     match await _edit(call, kind, names.DropName(name=name)):
         case names.NameEdited():

@@ -144,6 +144,7 @@ def conflict(why: str, code: str = UNDEFINED) -> Problem:
 
 
 def takes_json(accept: str) -> bool:
+    """Return whether a header Accept permits an answer in JSON."""
     return accept in ("", "*/*", JSON) or _quality(accept, JSON) > 0
 
 

@@ -272,6 +272,7 @@ def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
 
 
 def inventories_from(stocks: Mapping[str, Json]) -> resources.Inventories:
+    """Return the inventories in a body, with the defaults of the Placement API."""
     return {
         name: Inventory(
             total=int(stock["total"]),

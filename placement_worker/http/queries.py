@@ -28,6 +28,7 @@ TEXT: Json = {"type": "string"}
 
 
 def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None = None) -> Schema:
+    """Return a schema for query parameters that refuses all other names."""
     parts: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         parts["required"] = list(required)
@@ -37,6 +38,7 @@ def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None
 
 
 def pairs_of(query_string: bytes) -> Pairs:
+    """Return the parameters of a query string; refuse too many."""
     try:
         return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
     except ValueError:
@@ -70,6 +72,7 @@ class Group:
     in_tree: str | None = None
 
     def done(self, suffix: str) -> ResourceGroup:
+        """Return the group as placement's query has it."""
         listed = ("required", "forbidden", "required_any", "member_of", "not_member_of")
         return ResourceGroup(
             suffix=suffix,
@@ -90,10 +93,12 @@ class Group:
 
 
 def once(items: Iterable[T]) -> tuple[T, ...]:
+    """Return the items without repetitions, in their order."""
     return tuple(dict.fromkeys(items))
 
 
 def resources(text: str) -> dict[str, int]:
+    """Read a parameter such as `VCPU:2,MEMORY_MB:1024`; refuse another form."""
     form = (
         "Badly formed resources parameter. Expected resources query string parameter in form:"
         " ?resources=VCPU:2,MEMORY_MB:1024."
@@ -335,6 +340,7 @@ _PROVIDERS = {
 
 
 def providers(query_string: bytes, minor: int) -> FindProviders:
+    """Read the query string of GET /resource_providers."""
     pairs = pairs_of(query_string)
     values = checked(at(minor, _PROVIDERS), pairs)
     group = Group()
@@ -360,6 +366,7 @@ _USAGES = {
 
 
 def traits(query_string: bytes) -> FindNames:
+    """Read the query string of GET /traits."""
     values = checked(_TRAITS, pairs_of(query_string))
     names, prefix, associated = None, "", None
     if "name" in values:

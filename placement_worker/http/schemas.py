@@ -36,6 +36,7 @@ def is_uuid_like(value: str) -> bool:
 
 
 def is_uuid(value: str) -> bool:
+    """Return whether the text is a uuid in its canonical form, with hyphens."""
     return _CANONICAL.fullmatch(value) is not None
 
 
@@ -68,6 +69,7 @@ ByVersion = Mapping[int, "Schema"]  # first minor version to which the schema ap
 
 
 def at(minor: int, schemas: ByVersion) -> "Schema":
+    """Return the schema that applies to a minor version: the latest that is not newer."""
     return schemas[max(since for since in schemas if since <= minor)]
 
 
@@ -82,6 +84,7 @@ class Schema:
         self._plain = None if plain is None else msgspec.json.Decoder(plain)
 
     def read(self, body: bytes) -> Any:
+        """Decode a JSON body; refuse one that does not conform."""
         try:
             value = msgspec.json.decode(body)
         except NOT_JSON as problem:

@@ -47,6 +47,7 @@ async def count(tx: Transaction, uuid: str) -> tuple[int, bool]:
 
 
 async def described(tx: Transaction) -> dict[str, Aggregate]:
+    """Return all aggregates with a name or metadata, by id."""
     return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
 
 

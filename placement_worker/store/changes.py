@@ -155,6 +155,7 @@ async def new_rules_edition(tx: Transaction) -> int:
 
 
 async def last_number(tx: Transaction) -> int:
+    """Return the number of the last committed change."""
     [(number,)] = await _LAST(tx)
     return int(number)
 
@@ -251,6 +252,7 @@ _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
 async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildReshaped]) -> None:
+    """Store what a change must report about reshaped builds, until the relay has published it."""
     await _KEEP_RESHAPED(tx, number=number, builds=_encode(messages).decode())
 
 

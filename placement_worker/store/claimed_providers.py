@@ -34,6 +34,9 @@ _SIBLINGS = sql("""
 async def read_providers(
     tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
 ) -> tuple[dict[str, ClaimedProvider], bool]:
+    """Lock and read the providers of claims and consumers; also return whether one of the consumers is
+    retired.
+    """
     claimed: dict[str, ClaimedProvider] = {}
     if not locked:
         return claimed, True

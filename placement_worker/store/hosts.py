@@ -115,6 +115,9 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
 
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
+    """Return the statement that stores the hosts of these trees: cell, agent, name, zone, sequence and
+    labels.
+    """
     rows = [
         (
             tree.root,
@@ -135,6 +138,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def cells_of(tx: Transaction, roots: Collection[str]) -> dict[str, str]:
+    """Return the cell of each of these roots that has one."""
     return dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
 
 
@@ -176,10 +180,12 @@ ROOTS_OF_CELL = sql("""
 
 
 async def registered(tx: Transaction) -> list[RegisteredCell]:
+    """Return all registered cells."""
     return [cell_of(row) for row in await _REGISTERED(tx)]
 
 
 def cell_of(row: Mapping[str, Any]) -> RegisteredCell:
+    """Return the cell of a row."""
     return RegisteredCell(name=row["name"], enabled=bool(row["enabled"]), note=row["note"])
 
 

@@ -61,6 +61,7 @@ class NumberedNames:
         """)
 
     async def read_all(self, tx: Transaction) -> None:
+        """Replace the known names by those of the database, for example after a failover."""
         before = dict(self.names)
         found = await self._all(tx)
         existing = {id_ for id_, _ in found}
@@ -76,6 +77,7 @@ class NumberedNames:
             self.names[id_] = name
 
     def forget(self, ids: Iterable[int]) -> None:
+        """Forget names by their ids, because they were deleted."""
         for id_ in list(ids):
             self.forgotten += 1
             name = self.names.pop(id_, "")
@@ -112,6 +114,7 @@ class NumberedNames:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
+        """Create the names that do not exist yet, and remember the ids of all."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -193,10 +196,12 @@ class Book:
         await self.read_again(database)
 
     async def read_again(self, database: Database) -> None:
+        """Read all names again, because an id was unknown or the database may have lost commits."""
         async with database.read() as tx:
             await self.read_all(tx)
 
     async def read_all(self, tx: Transaction) -> None:
+        """Read all names within a transaction."""
         # Read the version before the names, so that the names are at least of this version.
         [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)
         for names in (self.classes, self.traits, self.aggregates):
@@ -225,6 +230,7 @@ class Book:
         return int(edition)
 
     async def know_owners(self, database: Database, claims: Collection[ConsumerClaim], now: float) -> None:
+        """Create the projects, users and consumer types of claims that do not exist yet."""
         await self.projects.ensure(database, {claim.project for claim in claims}, now)
         await self.users.ensure(database, {claim.user for claim in claims}, now)
         types = {claim.type for claim in claims if claim.type is not None}
@@ -235,6 +241,7 @@ class Book:
     async def know_contents(
         self, database: Database, providers: Collection[ProviderReport], now: float
     ) -> None:
+        """Create the classes, traits and aggregates of reported providers that do not exist yet."""
         await self.classes.ensure(database, {name for each in providers for name in each.inventories}, now)
         await self.traits.ensure(database, {name for each in providers for name in each.traits}, now)
         await self.aggregates.ensure(
@@ -297,6 +304,7 @@ ROOTS_WITH = sql("""
 
 
 def names_of(book: Book, kind: NameKind) -> NumberedNames:
+    """Return the ids of resource classes or of traits."""
     return book.classes if kind == "resource class" else book.traits
 
 
@@ -317,6 +325,7 @@ async def entries(
 
 
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
+    """Delete a resource class or trait; the id of a class is never used again."""
     await _DROPPED[kind](tx, id=entry.id)
     if kind == "resource class":  # record the id as used, so that it is never used again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)

@@ -52,6 +52,8 @@ AGGREGATES = _numbers("resource_provider_aggregates", "aggregate_id")
 
 
 class StoredInventory(msgspec.Struct, frozen=True):
+    """An inventory as the column `inventories` of a provider stores it."""
+
     class_id: int
     total: int
     reserved: int
@@ -72,6 +74,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[int, ...]:
+        """Return the ids of all names, reported by the agent or added by others."""
         return (*(self.reported or ()), *(self.unreported or ()))
 
 
@@ -100,6 +103,7 @@ def stored_names(column: str | None) -> StoredNames:
 
 
 def stocks_of(rows: Iterable[StoredInventory], classes: Mapping[int, str]) -> Stocks:
+    """Return stored inventories with names of classes, and their used and withheld amounts."""
     found = Stocks({}, {}, {}, [])
     for row in rows:
         name = classes[row.class_id]
@@ -214,6 +218,7 @@ async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
 
 
 async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int, str]]:
+    """Return a page of root providers, in the order of their row ids."""
     return [(id_, uuid) for id_, uuid in await _ROOTS(tx, after=after, most=most)]
 
 
@@ -336,6 +341,7 @@ class TreesNamed:
 async def find(
     tx: Transaction, book: Book, providers: Collection[str] = (), names: Collection[str] = ()
 ) -> TreesNamed:
+    """Return the owners of these providers and names, and the number of the last change."""
     found = TreesNamed({}, 0, set(), {})
     rows = await _FIND(tx, zip_longest(providers, names))
     for row in rows:
@@ -427,6 +433,7 @@ def _change(
 
 
 async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:
+    """Return the root of each of these providers."""
     return dict(await _FOREIGN(tx, [(uuid,) for uuid in providers]))
 
 

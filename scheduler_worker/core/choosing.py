@@ -51,7 +51,8 @@ class ChoiceNarrowing:
 class JointChoice(Protocol):
     """Chooses the hosts of all instances of an order together."""
 
-    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen: ...
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen:
+        """Choose the hosts of all instances of the order."""
 
     def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
         """Return alternates for the claimed instances of an order that have fewer than requested."""
@@ -96,13 +97,16 @@ class TentativeHosts:
             self._places.setdefault(key, {})[instance] = root, self._last
 
     def remove(self, key: Id | None, instance: Id) -> None:
+        """Forget the tentative host of an instance."""
         if key is not None:
             self._places.get(key, {}).pop(instance, None)
 
     def of(self, key: Id) -> dict[Id, tuple[str, ...]]:
+        """Return the tentative hosts of the instances with this key."""
         return {instance: (root,) for instance, (root, _) in self._places.get(key, {}).items()}
 
     def copy(self) -> "TentativeHosts":
+        """Return a copy in which changes do not affect this object."""
         other = TentativeHosts()
         other._places = {key: dict(instances) for key, instances in self._places.items()}
         return other
@@ -266,6 +270,7 @@ class Choosing:
         return alternative
 
     def without(self, rule: str) -> "Choosing":
+        """Return the same choice without one filter, to see which hosts it rejects."""
         rules = tuple([other_rule for other_rule in self.policy.rules if other_rule.name != rule])
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 

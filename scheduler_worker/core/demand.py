@@ -67,6 +67,7 @@ _decode = msgspec.json.Decoder(Shape).decode
 
 
 def encoded(shape: Shape) -> str:
+    """Return a shape as the database stores it."""
     return _encode(shape).decode()
 
 

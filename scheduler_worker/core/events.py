@@ -24,7 +24,7 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The event after a search of hosts: the host chosen for each instance, or why too few hosts fit."""
 
-    picks: tuple[Pick, ...] = ()
+    picks: tuple[Pick, ...] = ()  # empty: too few hosts were found
     short: Shortage | None = None  # why some instances have no host
     attempt: int | None = None  # the attempt that the chosen hosts are for; None: the current one
 
@@ -34,10 +34,14 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
+    """The event with placement's answers to the claims of an order, in the order of the claims."""
+
     results: tuple[ClaimResult, ...]
 
 
 class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
+    """The event that placement refused to process the claims, for example because they are invalid."""
+
     why: str
 
 
@@ -51,14 +55,24 @@ class Located(msgspec.Struct, frozen=True, gc=False):
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):
+    """The event with placement's answers to the retirement of instances without a host, which can claim
+    nothing afterwards.
+    """
+
     results: tuple[tuple[Id, ReleaseResult], ...]
 
 
 class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
+    """The event that placement refused to process the retirement of instances: the request becomes a dead
+    letter.
+    """
+
     why: str
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
+    """The event with the alternates of placed instances: hosts to which the cell moves a build that fails."""
+
     alternates: Mapping[Id, tuple[Candidate, ...]]
 
 
@@ -115,17 +129,21 @@ class ReserveHost(msgspec.Struct, frozen=True, gc=False):
     """The effect to withhold a claimed host's resources in memory until placement's index shows the claim."""
 
     pick: Pick
-    way: Candidate
-    number: int
+    way: Candidate  # the claimed candidate, which may be another than the first choice
+    number: int  # change number of the claim
     instance: Id
 
 
 class ReleaseHost(msgspec.Struct, frozen=True, gc=False):
+    """The effect to release the reservation of a chosen host, because the instance does not use it."""
+
     pick: Pick
     instance: Id
 
 
 class Warn(msgspec.Struct, frozen=True, gc=False):
+    """The effect to log a warning."""
+
     text: str
 
 

@@ -51,7 +51,9 @@ def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: 
 
 
 class WeighedWays:
-    """The candidates of hosts as one weigher counts them: the best counts 1."""
+    """Converts a weigher's values of allocation candidates to counts: 1 for the best one, less for lower
+    ones, as `Weigher.of_ways` says.
+    """
 
     def __init__(self, weigher: Weigher, values: WayValues, among: Ints, hosts: int) -> None:
         given = np.asarray(values.highest, np.float64)
@@ -161,6 +163,7 @@ class FoundHosts:
         return np.flatnonzero(reduce(and_, [mask for _, mask in self.masks]))
 
     def host(self, index: int) -> PlacedHost:
+        """Return the found host at this index."""
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
@@ -174,6 +177,7 @@ class FoundHosts:
         return facts
 
     def index(self, root: str) -> int:
+        """Return the index of a found host by its root."""
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))
 

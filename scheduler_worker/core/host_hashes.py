@@ -37,10 +37,12 @@ def factor(seed: str) -> int:
 
 
 def tie(seed: str, root: str) -> int:
+    """Return the number that orders a host among equally good ones; each seed gives another order."""
     return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
 
 
 def ties(seed: str, mixed_roots: Uints) -> Uints:
+    """Return `tie` of many hosts."""
     return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
 
 

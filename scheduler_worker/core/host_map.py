@@ -76,15 +76,20 @@ class HostMap:
         self.first_of_cell = np.searchsorted(self.cell_at[self.by_cell], range(len(self.cells) + 1))
 
     def share(self, schedulers: Sequence[str], name: str) -> None:
+        """Divide the hosts among the live schedulers, of which this one is `name`. Each prefers its hosts, so
+        that two rarely choose the same host.
+        """
         shared = schedulers, name, self._layout
         if shared != self._shared:
             self._shared = shared
             self.ours = slice_of(self.mixed, schedulers, name)
 
     def number(self, cell: str) -> int:
+        """Return the number of a cell, a new one at its first use."""
         return self.cells.setdefault(cell, len(self.cells))
 
     def why_no_agent(self, host: PlacedHost | HostFacts) -> str:
+        """Return why no agent can build on the host for this scheduler; "" if one can."""
         if not host.agent or not host.cell:
             return "no agent builds on it"
         if self._ours is not None and host.cell not in self._ours:
@@ -111,6 +116,7 @@ class HostColumns:
         self.new: list[HostKey] = []  # hosts whose position in placement's index is not yet known
 
     def slot(self, key: HostKey) -> int:
+        """Return the array position of a host, a new one at its first use."""
         slot = self.slots.get(key)
         if slot is None:
             if self._free:
@@ -125,6 +131,7 @@ class HostColumns:
         return slot
 
     def put(self, cell: str, state: HostState) -> None:
+        """Enter the state that a host has reported."""
         slot = self.slot((cell, state.root))
         before, self.states[slot], self.read = self.states[slot], state, {}
         same_images = before is not None and before.images == state.images
@@ -148,9 +155,11 @@ class HostColumns:
         self._free.append(slot)
 
     def fact(self, name: str) -> Numbers:
+        """Return an attribute of all hosts by its name in FACTS."""
         return self._column("fact", name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
+        """Return a reported metric of all hosts."""
         return self._column("metric", name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
@@ -208,6 +217,7 @@ class HostsNow:
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
     def facts(self, search: HostAmounts, position: int) -> HostFacts:
+        """Return all that is known of a host at a position of the search."""
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns
@@ -250,9 +260,11 @@ class HostsNow:
         return self._once(f"fact {name} or {otherwise}", read)
 
     def metric(self, name: str) -> Numbers:
+        """Return a metric of all hosts; UNKNOWN for those that do not report it."""
         return self._once(f"metric {name}", lambda: self.columns.metric(name).take(self.slot_at))
 
     def cached(self, image: str) -> Numbers:
+        """Return for all hosts whether they have reported the image as cached."""
         return self._once(f"image {image}", lambda: self.columns.cached(image).take(self.slot_at))
 
     def _once(self, key: str, read: Callable[[], Numbers]) -> Numbers:
@@ -267,6 +279,7 @@ class HostsNow:
         return found
 
     def limits(self, key: str) -> list[tuple[str, float]]:
+        """Return the aggregates whose metadata has a number under this key, with the number."""
         found = self._limits.get(key)
         if found is None:
             found = self._limits[key] = [

@@ -97,6 +97,7 @@ class HostOrder:
         self._heap: list[Entry] = []  # a heap of chosen or released hosts, with their present scores
 
     def tier(self, index: int) -> int:
+        """Return the tier of a host: hosts of a lower tier are chosen first."""
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
     def pop(self, *, only_examined: bool = False) -> Entry | None:
@@ -146,10 +147,12 @@ class HostOrder:
         self._left.clear()
 
     def push(self, entries: Collection[Entry]) -> None:
+        """Return entries that were taken, so that they can be taken again."""
         for entry in entries:
             heappush(self._heap, entry)
 
     def move(self, entry: Entry) -> None:
+        """Enter a host at another place, because its score has changed."""
         self.moved[entry[-1]] = entry
         heappush(self._heap, entry)
 

@@ -77,6 +77,7 @@ class Tried(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def latest_refusals(self) -> tuple[str, ...]:
+        """Return the latest refused hosts, at most MAX_REFUSED."""
         return self.refusals[-MAX_REFUSED:]
 
 
@@ -95,6 +96,10 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Times(msgspec.Struct, frozen=True, gc=False):
+    """When a request was published, began to wait and was first retried; features compare these with their
+    time limits.
+    """
+
     requested: float = 0.0  # when the request was published; 0: unknown
     waiting_since: float = 0.0  # when the request began to wait for a host; 0: it has not waited
     retried_for: float = 0.0  # seconds since the first retry
@@ -115,11 +120,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     # Allocations of instances that an earlier delivery claimed; empty allocations: another client has
     # released them.
     found: tuple[tuple[Id, Held], ...] = ()
-    settled: tuple[Settled, ...] = ()
-    ended: tuple[EndedInstance, ...] = ()
+    settled: tuple[Settled, ...] = ()  # instances with a claimed host
+    ended: tuple[EndedInstance, ...] = ()  # instances that get no host
     repeats: tuple[BuildEndRequested, ...] = ()  # of instances that their cells have ended
-    tried: Tried = Tried()
-    verdict: Verdict = Verdict()
+    tried: Tried = Tried()  # hosts and refusals of earlier attempts
+    verdict: Verdict = Verdict()  # why the request has no host so far
     times: Times = Times()
     parts: tuple[Any, ...] = ()  # what fallbacks keep about the order, at most one value of a type
     content: str = ""  # digest of the request's content (bus/repetitions.py); empty: not known
@@ -134,9 +139,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.changed(lambda alternative: alternative.limited(limit)) if limit.roots else self
 
     def with_alternatives(self, **fields: Any) -> "Order":
+        """Return the order with these fields replaced in each of its alternatives."""
         return self.changed(lambda alternative: dataclasses.replace(alternative, **fields))
 
     def part(self, type_: type[T]) -> T | None:
+        """Return the order's part of this type, or None."""
         return next((part for part in self.parts if isinstance(part, type_)), None)
 
     def with_part(self, part: object) -> "Order":
@@ -149,6 +156,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return structs.replace(self, instances=instances, verdict=Verdict(reason=ENDED_BEFORE))
 
     def with_obstacle(self, obstacle: str) -> "Order":
+        """Return the order with this reason why it has no host so far."""
         return structs.replace(self, verdict=structs.replace(self.verdict, obstacle=obstacle))
 
     def with_invalid(self, why: str) -> "Order":
@@ -181,6 +189,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_last_attempt(self) -> bool:
+        """Return whether no attempt follows: if this one finds no host, the order ends without one."""
         return self.attempt + 1 >= len(self.attempts)
 
     @property
@@ -209,6 +218,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def settled_roots(self) -> frozenset[str]:
+        """Return the roots of the hosts that the placed instances have."""
         return frozenset([settled.chosen.root for settled in self.settled])
 
     def why_no_host(self) -> str:
@@ -275,6 +285,9 @@ def further_constraints(request: BuildRequested) -> AlsoAsked | None:
 
 
 def selection_of(way: Candidate) -> Selection:
+    """Return a host as a build stores it. Mappings of request groups are left out if all of them name only
+    the root.
+    """
     groups = way.mappings
     if groups and all(serving == (way.root,) for serving in groups.values()):
         groups = {}
@@ -299,6 +312,9 @@ def choices_of(
 
 
 def alternates_of(settled: Settled) -> tuple[Selection, ...]:
+    """Return the alternates of a placed instance, with the claims that the restriction of its alternative
+    requires on them.
+    """
     alternative, ways = settled.alternative, settled.alternates
     if alternative is None or alternative.restriction is None or alternative.restriction.is_optional:
         return tuple([selection_of(way) for way in ways])
@@ -327,10 +343,12 @@ def failed(order: Order, reason: str, decision: Decision, *, lacks_remedies: boo
 
 
 def why_released(instance: Id) -> str:
+    """Return the reason for an instance whose allocations another client has released."""
     return f"what {instance} held was released by another client"
 
 
 def with_ended(order: Order, instance: Id, reason: str) -> Order:
+    """Return the order with this instance ended for the reason, which becomes that of the whole order."""
     reason = cause_of(reason)
     verdict = structs.replace(order.verdict, reason=reason)
     return structs.replace(order, verdict=verdict, ended=(*order.ended, EndedInstance(instance, reason)))

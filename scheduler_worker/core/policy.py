@@ -368,6 +368,7 @@ def check_options(options: Options, custom: Custom) -> None:
 
 
 def options_of(made: Made) -> dict[str, Any]:
+    """Return the parameters of a filter or weigher that have a default, which settings may change."""
     parameters = inspect.signature(made).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty}
 

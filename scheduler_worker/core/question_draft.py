@@ -33,6 +33,7 @@ class GroupDraft:
 
     @property
     def wanted(self) -> Resources:
+        """Return the amounts above 0."""
         return {name: amount for name, amount in self.resources.items() if amount > 0}
 
 
@@ -51,6 +52,7 @@ class QuestionDraft:
     preferred_amounts: dict[str, tuple[int, float]] = field(default_factory=dict)  # class → amount, weight
 
     def ask(self, suffix: str, resource_class: str, amount: int) -> None:
+        """Add an amount of a class to the group with this suffix."""
         resources = self.groups.setdefault(suffix, GroupDraft()).resources
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
@@ -150,6 +152,7 @@ def _amount(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> No
 
 
 def tie_groups(draft: QuestionDraft, flavor: Flavor) -> None:
+    """Read the extra specs that require groups in one subtree; refuse a group that does not exist."""
     suffixes: Collection[str] = draft.groups
     for key, value in flavor.extra_specs.items():
         if _SAME.fullmatch(key):

@@ -49,9 +49,11 @@ class CapacityByHost:
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
+        """Return how many instances of the class fit on the host."""
         return min([free.item(index) // amount for free, amount in self._counted], default=inf)
 
     def most(self, cell: str) -> float:
+        """Return how many instances fit on the host of the cell with most free capacity."""
         number = self.found.hosts.cells.get(cell)
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
@@ -114,13 +116,17 @@ class CapacityReservation(Protocol):
     """Capacity of a chosen host that counts as used until placement's index shows the claim."""
 
     @property
-    def allocations(self) -> Allocations: ...
+    def allocations(self) -> Allocations:
+        """The reserved amounts."""
 
     @property
-    def root(self) -> str: ...
+    def root(self) -> str:
+        """The root of the host."""
 
 
 class HasReservations(Protocol):
+    """Reserves the capacity of chosen hosts, until their claims are visible or have failed."""
+
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
         """Return the reservations for claims that placement has not answered yet."""
@@ -172,6 +178,9 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def scores_of(record: Record, root: str) -> dict[str, float]:
+    """Return the weighted scores of a host in a recorded decision; empty if it was rejected or
+    not recorded.
+    """
     for host in record.hosts:
         if host.root == root and not host.refused:
             return scores(record.scales, host)
@@ -395,6 +404,9 @@ class AlternatesOfCell:
         self._roomy: deque[int] | None = None  # the emptiest hosts, in rotation; None: not computed yet
 
     def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
+        """Return the next best hosts, at most `several`, without those in `excluding` and without use of what
+        is in `avoid`.
+        """
         found: list[Entry] = []
         alternates: list[Candidate] = []
         passed_over: list[Entry] = []

@@ -39,6 +39,9 @@ class Scope:
     jointly: Any = None  # a JointChoice for all instances; at most one narrowing sets it
 
     def joined(self, other: "Scope") -> "Scope":
+        """Return the scope with the restrictions of both. For values that only one scope may set, such as
+        `key`, this scope's precede.
+        """
         return Scope(
             alone=self.alone or other.alone,
             key=self.key or other.key,
@@ -59,7 +62,7 @@ class HostLimit:
 
     code: str  # of the reason (docs/reasons.md)
     what: str  # names the hosts in counts of rejected hosts
-    roots: frozenset[str]
+    roots: frozenset[str]  # of the hosts
     why: Callable[[str], str] = field(compare=False)  # returns why the host with a root is excluded
 
 
@@ -130,6 +133,9 @@ def guarded(rule: str, function: Callable[..., Any], wrong: Callable[[Any], str]
 
 
 def as_anybodys(request: BuildRequested) -> BuildRequested:
+    """Return the request without its id and the other fields that only this request has, so that equal
+    requests compare equal.
+    """
     return msgspec.structs.replace(request, **ITS_OWN)
 
 
@@ -137,7 +143,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 class Together:
     """Several instances that need one host that fits all of them."""
 
-    several: int
+    several: int  # number of these instances
     asked: Mapping[str, int]  # amounts that all instances together need from one host's provider tree
     rule: str  # name of the filter that demands it; without this filter, it is no demand
     # returns the alternative as filters see it if instances are on a host, given its root and their number
@@ -196,7 +202,7 @@ class Restriction(Protocol):
 
     @property
     def within(self) -> Mapping[str, Sequence[Allocations]]:
-        """Return by root the allocations of which one must cover each candidate of the host."""
+        """Return, by root, lists of allocations: one of them must cover each candidate of the host."""
 
     def choices(self, ways: Sequence[Candidate], taken: dict[Id, Allocations]) -> tuple[Choice, ...]:
         """Return what a claim names for each candidate. `taken` belongs to the restrictions of a feature: it
@@ -239,6 +245,7 @@ class Alternative:
         return replace(self, question=question, limits=(*self.limits, limit))
 
     def part(self, type_: type[T]) -> T | None:
+        """Return the alternative's part of this type, or None."""
         for part in self.parts:
             if isinstance(part, type_):
                 return part
@@ -250,6 +257,7 @@ class Alternative:
         return replace(self, parts=(*others, part))
 
     def without_part(self, part: AlternativePart) -> "Alternative":
+        """Return the alternative without this part."""
         return replace(self, parts=tuple([other for other in self.parts if other is not part]))
 
     def most_on(self, root: str) -> int | None:
@@ -258,6 +266,7 @@ class Alternative:
 
     @property
     def image_properties(self) -> Mapping[str, str]:
+        """Return the properties of the request's image; empty if it names none."""
         return self.request.image.properties if self.request.image is not None else {}
 
     @property
@@ -316,6 +325,7 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def numbers(texts: Iterable[str]) -> Iterator[float]:
+    """Yield the texts that are finite numbers; skip all other texts."""
     for text in texts:
         try:
             number = float(text)
@@ -387,7 +397,8 @@ class View(Protocol):
         each host costs 1 µs.
         """
 
-    def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
+        """Return `then` for the hosts that fulfil the condition, and `otherwise` for all others."""
 
     def override(self, key: str, otherwise: float) -> Number:
         """Return the lowest number that aggregates set for the host under a metadata key, or `otherwise`."""

@@ -34,6 +34,7 @@ class Scale:
     of_ways: bool = False  # whether it weighs candidates; then `values` are estimates
 
     def read(self, view: View, alternative: Alternative) -> float:
+        """Return the weigher's value for one host; a value that is not finite becomes the lowest one."""
         value = float(self.weigher.value(view, alternative))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.recorded.lowest))
 
@@ -153,6 +154,7 @@ class Weights:
         return (*values, *self.found.values_of_best(index)) if self.weighs_ways else values
 
     def worth(self, facts: HostFacts, values: Values) -> float:
+        """Return the score of a host with these values of the weighers."""
         near = self.found.policy.near
         if self._overriding:
             return _score(self.recorded, values, self._overridden(facts), near)

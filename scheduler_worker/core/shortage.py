@@ -49,6 +49,7 @@ class Shortage:
     def of_problem(
         cls, problem: SenselessQuery, alternative_index: int, optional: bool = False
     ) -> "Shortage":
+        """Return the shortage of an alternative that cannot be evaluated, with the problem as its reason."""
         return cls(
             alternative_index=alternative_index,
             refusal=str(problem),
@@ -73,6 +74,9 @@ class Shortage:
         return deciding.code or deciding.about or deciding.constraint
 
     def decision(self, refused: tuple[str, ...]) -> Decision:
+        """Return the decision that clients and `berth why` receive; `refused` are hosts that placement
+        refused.
+        """
         return Decision(
             considered=self.considered,
             removals=self.removals,
@@ -83,6 +87,7 @@ class Shortage:
         )
 
     def reason(self, request: BuildRequested, instances: int, refused: Sequence[str]) -> str:
+        """Return in one sentence why the request gets no host."""
         if self.refusal or self.unknown:
             return self.refusal or self.unknown
         parts = [f"no valid host among {self.considered}"]
@@ -192,6 +197,7 @@ class Verdicts:
         return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)
 
     def shortage(self) -> Shortage:
+        """Return how many hosts each condition and filter rejected, and the hosts that miss least."""
         alternative, search = self._found.alternative, self._found.search
         self._by_placement = self._removals = None
         held, nearest = self._held(), self._nearest()

@@ -19,6 +19,7 @@ class SpecValue:
     at: str
 
     def whole(self, least: int = 0, most: int = MAX_INT) -> int:
+        """Return the value as a whole number; raise Unreadable if it is none or outside of the limits."""
         if not _NUMBER.fullmatch(self.value) or not least <= int(self.value) <= most:
             raise Unreadable(f"{self.at}: {self.value!r} is no whole number from {least} to {most}")
         return int(self.value)

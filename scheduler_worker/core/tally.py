@@ -42,13 +42,18 @@ class Tally:
 
     @property
     def spent(self) -> bool:
+        """Return whether no search is left, by number or by time."""
         return self.left <= 0 or self._late()
 
     def count(self, alternative: Alternative, choosing: Choosing) -> Found:
+        """Count the hosts on which the alternative fits, and how many instances of it."""
         hosts = self.find(alternative, choosing)
         return Found(0) if hosts is None else self.counted(hosts)
 
     def find(self, alternative: Alternative, choosing: Choosing) -> FoundHosts | None:
+        """Return the hosts that fit the alternative; None if no search is left or the alternative cannot be
+        evaluated.
+        """
         if self.spent:
             return None
         self.left -= 1
@@ -58,6 +63,7 @@ class Tally:
             return None
 
     def counted(self, hosts: FoundHosts) -> Found:
+        """Count found hosts; beyond a number of hosts or the time limit the count is an estimate."""
         passing, examined, fitting, instances = hosts.passing, 0, 0, 0
         for index in passing[:_EXAMINED].tolist():
             if examined and self._late():

@@ -9,6 +9,8 @@ from scheduler_worker.refusals import RefusalRecords
 
 
 class NewRequests:
+    """The kernel's handler of `build.requested`: places requests, and records why some got no host."""
+
     def __init__(self, scheduler: Scheduler, refusals: RefusalRecords) -> None:
         self._scheduler = scheduler
         self._refusals = refusals

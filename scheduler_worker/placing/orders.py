@@ -100,6 +100,9 @@ class Orders:
         return self.begin(request, 0.0).alternatives
 
     def names_unknown(self, request: BuildRequested) -> bool:
+        """Return whether the request forces, wants or excludes a host that the replica of placement does not
+        know yet.
+        """
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
             return False
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)

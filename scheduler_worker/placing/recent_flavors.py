@@ -19,6 +19,7 @@ class RecentFlavors:
         self._known: dict[tuple[str, int, int, int], Alternative] = {}
 
     def see(self, orders: Sequence[Order]) -> None:
+        """Remember the flavors of these orders; beyond MOST_FLAVORS the oldest is forgotten."""
         known = self._known
         for order in orders:
             flavor = order.request.flavor
@@ -29,6 +30,7 @@ class RecentFlavors:
                 known[key] = order.preferred
 
     def latest(self) -> Sequence[Alternative]:
+        """Return an alternative of each remembered flavor, oldest first."""
         return list(self._known.values())
 
 

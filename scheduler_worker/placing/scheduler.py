@@ -64,6 +64,7 @@ class RuleErrors:
         self._logged: dict[str, float] = {}  # filter or weigher → time of its last line
 
     def log(self, text: str) -> None:
+        """Log an error of a filter or weigher, unless the same one was logged recently."""
         rule, now = text.partition(" raised ")[0], self._clock.monotonic()
         if now - self._logged.get(rule, -RULE_ERROR_SECONDS) >= RULE_ERROR_SECONDS:
             self._logged[rule] = now
@@ -113,6 +114,7 @@ class Scheduler:
         return other
 
     async def opened(self) -> None:
+        """Begin to measure the silence of agents: from now on this process receives heartbeats."""
         self.book.opened(self.clock.monotonic())
 
     def watch_reports(self, watch: WatchReport) -> None:
@@ -120,6 +122,9 @@ class Scheduler:
         self._watches.append(watch)
 
     async def handle(self, report: HostReported) -> None:
+        """Apply an agent's report to the known hosts and to all watches; call the watches back when all have
+        it.
+        """
         applied = [watch(report) for watch in self._watches]
         self.book.handle(report, self.clock.monotonic())
         for notice in applied:
@@ -228,6 +233,9 @@ class Scheduler:
                     each.order = order
 
     def outcome(self, request: Id, end: events.End) -> PlacingOutcome:
+        """Return what the worker does with a request whose order has ended: publish messages, retry, or make
+        it a dead letter.
+        """
         if isinstance(end, events.ComeAgain):
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
@@ -332,6 +340,7 @@ class Scheduler:
                 self._take(each, events.HelpFound(helpful))
 
     async def remedies(self) -> list[Remedies]:
+        """Return what each narrowing can do for requests that it leaves without a host."""
         return [await narrowing.remedies() for narrowing in self.narrowings]
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:

@@ -28,20 +28,24 @@ class Searching(Protocol):
     """Finds hosts for orders, and knows what can be known without a question to other workers."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock:
+        """The clock of the process; features read no other."""
 
     @property
-    def policy(self) -> ChoicePolicy: ...
+    def policy(self) -> ChoicePolicy:
+        """The configured filters, weighers and limits."""
 
     @property
     def source(self) -> CandidateSource:
         """The scheduler's copy of placement's index."""
 
     @property
-    def placement(self) -> queries.PlacementQueries: ...
+    def placement(self) -> queries.PlacementQueries:
+        """The queries that placement answers: claims, releases, providers, allocations."""
 
     @property
-    def hosts(self) -> KnownHosts: ...
+    def hosts(self) -> KnownHosts:
+        """The hosts of the replica with what their agents have reported."""
 
     @property
     def book(self) -> HostBook:
@@ -52,7 +56,8 @@ class Searching(Protocol):
         """Chosen hosts whose claims the index does not show yet."""
 
     @property
-    def flavors(self) -> RecentFlavors: ...
+    def flavors(self) -> RecentFlavors:
+        """The flavors of recent requests: usual sizes for which a feature may plan."""
 
     @property
     def demand(self) -> DemandCounts:
@@ -63,7 +68,8 @@ class Searching(Protocol):
         """Makes orders from requests."""
 
     @property
-    def narrowings(self) -> Sequence[Narrowing]: ...
+    def narrowings(self) -> Sequence[Narrowing]:
+        """The narrowings of all features, in the order of the list of features."""
 
     def with_policy(self, policy: ChoicePolicy) -> "Searching":
         """Return the same with another policy, for one question."""
@@ -102,7 +108,8 @@ class Placing(Searching, Protocol):
         """Ends instances that get no host."""
 
     @property
-    def retries(self) -> dependencies.RetryTimes: ...
+    def retries(self) -> dependencies.RetryTimes:
+        """The time since which each request is retried."""
 
     @property
     def undeliverable_for(self) -> float:

@@ -183,6 +183,7 @@ async def refused(tx: Transaction, question: FindRefused, limit: int = REFUSED_P
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
+    """Delete up to `limit` decisions from before this time; return their number."""
     deleted = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
     if deleted:
         await _PRUNE_BUILDS(tx, deleted)

@@ -43,6 +43,7 @@ class BulkChannel:
         return self._under.is_closed
 
     def when_closed(self, call: Callable[[], None]) -> None:
+        """Call `call` when the channel closes, for whatever reason."""
         self._under.closing.add_done_callback(lambda _: call())
 
     @property
@@ -101,6 +102,7 @@ class BulkChannel:
         self._under.on_consumer_cancel_callbacks.add(lambda frame: call(frame.consumer_tag or ""))
 
     async def cancel(self, consumer: str) -> None:
+        """Stop a consumer; its unsettled messages stay with this channel."""
         async with answered():
             await self._under.basic_cancel(consumer)
         self._frames.consumers.pop(consumer, None)

@@ -63,6 +63,7 @@ class Arrived(msgspec.Struct, frozen=True):
 def arrived(
     tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any, size: int
 ) -> Arrived:
+    """Return a received message from the fields of its frames."""
     return Arrived(
         tag,
         exchange,
@@ -198,6 +199,7 @@ class FramesOfChannel:
         self._on_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
+        """Fail all publications without a confirm, because the channel closed."""
         self._is_closed = True
         for tag in tuple(self._unconfirmed):
             self._settled(tag, why)

@@ -24,6 +24,8 @@ class Adoption(Struct, frozen=True):
 
 
 class AdoptionCourse(Course):
+    """The course of instances that existed before berth: the cell takes them over."""
+
     events = (Adoption,)
 
     def step(
@@ -91,6 +93,7 @@ def has_allocations(build: Build | None, generation: int, allocations: Allocatio
 
 
 def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
+    """Take over an instance, or refuse it with the reason."""
     asked = event.asked
     if why := event.why or refusal_reason(build, asked):
         return build, (_adoption_result(asked, "refused", why),)

@@ -119,9 +119,11 @@ class DomainRules:
         return cls(constraints, packs, spreads, domains, names, positions(members), positions(left))
 
     def join(self, instance: Id, position: int) -> None:
+        """Count an instance on the host at this position."""
         self.members[instance] = (position,)
 
     def leave(self, instance: Id) -> None:
+        """Count an instance no longer."""
         self.members.pop(instance, None)
 
     def packed_domains(self, excluding: Id | None = None) -> set[int]:
@@ -178,6 +180,7 @@ class DomainRules:
         return (*self.packs, *(level for level, _ in self.spreads))
 
     def spread_labels(self, position: int) -> tuple[int, ...]:
+        """Return the host's label at each level over which instances are spread."""
         return tuple([int(level.ids[position]) for level, _ in self.spreads])
 
 

@@ -18,14 +18,19 @@ class JoinedGroup:
 
     @property
     def without(self) -> str:
+        """Return the words by which an explanation names the request without this group."""
         topology = self.group.topology
         return f"without {topology}" if topology.levels else f"without server group {self.group.name}"
 
     @property
     def is_joint(self) -> bool:
+        """Return whether hosts of all instances must be chosen together, because the group has constraints of
+        domains.
+        """
         return bool(self.group.topology.levels)
 
     def most_on(self, root: str) -> int | None:
+        """Return how many further members the host may take; None if the policy does not limit them."""
         if self.group.policy != "anti-affinity":
             return None
         return self.group.max_per_host - self.members.get(root, 0)

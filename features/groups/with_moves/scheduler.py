@@ -13,6 +13,8 @@ GROUPS_ASKED = 500  # groups in one query to placement
 
 
 class GroupsOfMoves:
+    """Looks up the server groups of instances that move, so that their new hosts keep the policies."""
+
     def __init__(self, find: Ask[FindGroups, GroupsFound]) -> None:
         self._find = find
 

@@ -23,7 +23,10 @@ _INSEPARABLE = f"server groups with policy {_TOGETHER} and several members canno
 
 
 class GroupsOfConsumers:
+    """Reads which instances must find hosts together, because they are in one server group."""
+
     async def held(self, tx: Transaction) -> Mapping[Id, JointGroup]:
+        """Return the group of each instance that has allocations."""
         groups: dict[Id, JointGroup] = {}
         rows = await _HELD(tx)
         for row in rows:
@@ -32,6 +35,7 @@ class GroupsOfConsumers:
         return {row["consumer"]: groups[row["uuid"]] for row in rows}
 
     async def claimed(self, tx: Transaction, claims: Sequence[ConsumerClaim]) -> Mapping[Id, JointGroup]:
+        """Return the group of each instance in these claims."""
         named = sorted(groups_of(claims))
         rows = await _NAMED(tx, [(group,) for group in named]) if named else ()
         known, found = {row["uuid"]: _joint(row) for row in rows}, dict[Id, JointGroup]()

@@ -69,6 +69,7 @@ class EvacuationJudge:
         self._recent = Counter(domain for host in fenced for domain in host.domains)
 
     def is_candidate(self, host: MissingHost) -> bool:
+        """Return whether the host has been missing for so long that it may be evacuated."""
         return self.now - host.since >= self.limits.after
 
     def why_held(self, host: MissingHost) -> str:

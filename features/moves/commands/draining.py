@@ -169,6 +169,7 @@ class EmptyingPrinter(PlanListener):
             return await plan.ended()
 
     def so_far(self, stands: PlanStands) -> None:
+        """Print the progress of a plan; its reason to pause is printed once."""
         self.sentence = plan_sentence(stands)
         done = stands.moved + stands.gone + len(stands.stay)
         self._bar.update(self._task, completed=done, total=stands.total, description=self.sentence)

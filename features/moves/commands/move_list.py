@@ -102,6 +102,7 @@ async def show_command(
 
 
 def facts_of(move: MoveStands) -> list[str]:
+    """Return the state of a move as parts of a sentence."""
     way = f"from {move.source or '-'} to {move.host or '-'}"
     percent = f", {move.percent}%" if move.percent and not move.ended else ""
     verb = "ended" if move.ended else "is at"
@@ -167,6 +168,7 @@ async def force(cli: Cli, options: SteeringOptions) -> int:
 
 
 async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
+    """Order moves to continue, abort or revert; with `wait`, return 1 unless all end so."""
     ids = list(dict.fromkeys(uuid_of(given, "a build or a move") for given in options.of))
     async with cli.bus("steer") as bus:
         cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)

@@ -134,6 +134,7 @@ class Waiting(_Followed):
     )
 
     def of(self, request: MoveRequested) -> MoveRequested:
+        """Return the request with the time to wait for capacity, and the priority, that the options give."""
         parts = parts_given(MoveParts, wait=waiting_time(self.wait), priority=self.priority)
         return structs.replace(request, parts=request.parts.having(*parts))
 
@@ -278,6 +279,7 @@ def _verify_for(given: str) -> str:
 
 
 async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _Followed) -> int:
+    """Request the moves of these builds, and follow them if requested; return the exit code."""
     ids = list(dict.fromkeys(uuid_of(build) for build in builds))
     async with cli.bus("move") as bus:
         name = f"move-{Clock().uuid()[:8]}"
@@ -352,6 +354,7 @@ class MovePrinter(MoveListener):
         self._waits: dict[str, str] = {}
 
     def progress(self, progress: MoveProgress) -> None:
+        """Print a move's progress, once for each phase and host."""
         if self.cli.as_json:
             write_json(progress)
             return
@@ -372,6 +375,7 @@ class MovePrinter(MoveListener):
             self.cli.value(waiting, f"{next(iter(waiting.builds), waiting.request)} waits: {lacks}", "dim")
 
     def on_outcome(self, outcome: MoveOutcome) -> None:
+        """Print the outcome of a move."""
         if self.cli.as_json:
             write_json(vars(outcome))
             return

@@ -168,6 +168,9 @@ def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effect
 
 
 def late_steering(build: Build | None, event: MoveSteered) -> Effects:
+    """Return the answer to an order for a move that is not in progress: its end again, or why it has no
+    effect.
+    """
     last = last_move(build)
     if build is not None and last is not None and last.id == event.move:
         return phases.repeated_move_end(build)

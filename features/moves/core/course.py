@@ -55,6 +55,8 @@ LATER = 5.0  # seconds before a retry if the build is in another move
 
 
 class MovesCourse(Course):
+    """The course of builds that move or are shelved: decides the events of these builds."""
+
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
     state = MovePart
     name = "moves"

@@ -86,6 +86,7 @@ class MoveSteps:
         return report if report is not None and report.step == order.step else "go on"
 
     def started(self, order: MoveOrdered) -> None:
+        """Record that an agent has begun a step of a move."""
         _, report = self._known.get(order.build, {}).get(order.root, (0, None))
         self._put(order.build, order.root, order.step, report)
 
@@ -103,9 +104,11 @@ class MoveSteps:
         return report if report is not None and report.step == step else None
 
     def recall(self, entry: MoveReported) -> None:
+        """Restore a stored report after a restart."""
         self.finished(entry)
 
     def entries(self, build: str) -> Sequence[MoveReported]:
+        """Return the reports of a build's moves on this agent, for its file."""
         return [report for _, report in self._known.get(build, {}).values() if report is not None]
 
     def _put(self, build: str, root: str, step: int, report: MoveReported | None) -> None:

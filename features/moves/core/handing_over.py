@@ -92,10 +92,12 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
 def not_going(
     order: HandoverProgress, why: str, outcome: Literal["failed", "deleted"] = "failed"
 ) -> HandoverReported:
+    """Return the report that the instance does not leave its cell, with the reason."""
     return half_of(order, "leaving", outcome, cause=why)
 
 
 def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    """Decide an event of an instance that leaves for another cell."""
     move = phases.open_move(build)
     match event:
         case HandoverProgress() if event.move != move.id:

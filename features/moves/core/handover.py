@@ -45,6 +45,7 @@ Outgoing = moves.MovePlaced | moves.HandoverProgress | BuildDeleteRequested
 
 
 def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) -> Handover:
+    """Return a move to another cell at its beginning."""
     return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
 
 
@@ -79,6 +80,7 @@ def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action
 
 
 def owner(order: Handover) -> str:
+    """Return the cell that owns the instance: the old one until the new cell has accepted it."""
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 

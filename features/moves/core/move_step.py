@@ -25,6 +25,7 @@ from features.moves.messages import MovePlaced, MoveReported, MoveSteered
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    """Decide an event of a build that moves within its cell."""
     move = phases.open_move(build)
     match event:
         case BuildPlaced() | BuildEndRequested():
@@ -272,6 +273,9 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
+    """End a move that the source left unchanged, as soon as nothing is pending: the guest at the destination
+    is destroyed.
+    """
     return (build, ()) if phases.pending(build) else _without_guest(build, "done", "", now, limits)
 
 
@@ -283,6 +287,7 @@ def _without_guest(
 
 
 def resumed(build: Build, problem: str, now: float) -> Stepped:
+    """End a move after the source was asked to resume the guest; with a problem the move ends as an error."""
     move = phases.open_move(build)
     assert move.goal
     if problem:

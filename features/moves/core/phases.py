@@ -245,6 +245,7 @@ def without_record(placed: MovePlaced) -> MovePlaced:
 
 
 def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
+    """Return the move with its end, reason, and the host on which it ended."""
     return replace(move, end=end, ended=now, cause=cause_of(reason), at_host=host, at_root=root)
 
 
@@ -320,6 +321,7 @@ def end_messages(move: BuildMove) -> tuple[Message, ...]:
 
 
 def move_state(move: BuildMove) -> MoveStands:
+    """Return the state of a move as queries report it."""
     return MoveStands(
         **_named_fields(move),
         phase=move.shown,
@@ -374,6 +376,7 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *before
 
 
 def end_phase(build: Build, outcome: PhaseOutcome, cause: str, now: float) -> Build:
+    """Record the end of the current phase."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
@@ -432,6 +435,7 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
 
 
 def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
+    """Record the guest at the source as left behind: its resources stay allocated until it is destroyed."""
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
     left = Leftover(move.was, move.source, now + limits.cleanup_timeout, holder_attempt=held_attempt)
@@ -543,6 +547,7 @@ def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) ->
 
 
 def open_move(build: Build) -> BuildMove:
+    """Return the move in progress; an error if there is none."""
     move = move_in_progress(build.parts)
     assert move is not None, f"{build.id} is in no move"
     return move
@@ -583,6 +588,7 @@ def removed_report(order: MoveOrdered, cause: str) -> MoveReported:
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
+    """Return the message about the state of the last move."""
     move = last_move(build)
     assert move is not None
     return MoveProgress(

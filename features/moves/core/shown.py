@@ -33,6 +33,8 @@ _ENDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MoveShown:
+    """A move as pages show it."""
+
     stands: MoveStands
     says: str
     state: str  # good, warn, bad; empty: in progress
@@ -46,6 +48,7 @@ class MoveShown:
 
 
 def move_shown(move: MoveStands) -> MoveShown:
+    """Return a move as pages show it, with a sentence about its state."""
     host = move.towards or "its host"
     waits = move.phase in VERIFYING
     if move.in_cell:

@@ -82,6 +82,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def seeks(self) -> bool:
+        """Return whether this kind of move needs another host."""
         return self.asked.kind in SEEKING
 
     @property
@@ -95,14 +96,17 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keep(self) -> Id | None:
+        """The consumer that holds the allocations of the source during the move."""
         return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
 
     @property
     def current_roots(self) -> frozenset[str]:
+        """The root of the instance's host; empty if it has none."""
         return frozenset() if self.source is None else frozenset({self.source.root})
 
     @property
     def becomes(self) -> BuildSpec:
+        """The instance after the move, with the requested flavor and image."""
         flavor, image = self.asked.flavor or self.spec.flavor, self.asked.image or self.spec.image
         return msgspec.structs.replace(self.spec, flavor=flavor, image=image)
 
@@ -284,6 +288,7 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
 
 
 def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | None = None) -> MoveRefused:
+    """Return the message that a move does not begin, with the reason."""
     return MoveRefused(
         move=asked.move,
         build=asked.build,
@@ -314,6 +319,7 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
 
 
 def no_conductor_reason(cell: str) -> str:
+    """Return the reason for a move that was undone because its cell has no conductor."""
     return f"cell {cell!r}: no conductor accepts moves there; the started move was undone"
 
 
@@ -477,6 +483,7 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begins(self) -> bool:
+        """Return whether the move can begin: it has not ended, is not refused, and waits for nothing."""
         return self.end is None and self.barred is None and not self.again
 
 

@@ -21,6 +21,7 @@ class NovaCell:
 
     @property
     def berth_name(self) -> str:
+        """The name of the cell in berth: its name in Nova, or its uuid if the name is not valid here."""
         return self.name if _WORD.fullmatch(self.name) else self.uuid
 
 
@@ -40,6 +41,8 @@ class NovaHost:
 
 @dataclass(frozen=True)
 class MirroredAggregate:
+    """An aggregate of Nova, as berth mirrors it."""
+
     uuid: str
     name: str
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class NovaCloud:
 
     @cached_property
     def zones(self) -> frozenset[str]:
+        """The names of all availability zones."""
         return frozenset(aggregate.zone for aggregate in self.aggregates.values() if aggregate.zone)
 
     @cached_property

@@ -20,6 +20,8 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFacts:
+    """A service of Nova as its database has it."""
+
     binary: str
     host: str
     version: int
@@ -40,6 +42,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceFacts:
+    """An instance of Nova, as far as the checks need it."""
+
     host: str
     node: str
     state: str
@@ -56,6 +60,8 @@ class InstanceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FlavorFacts:
+    """A flavor of Nova, as far as the checks need it."""
+
     name: str
     extra_specs: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,6 +85,7 @@ class NovaFacts:
 
     @property
     def is_complete(self) -> bool:
+        """Return whether all databases that the checks need could be read."""
         return bool(self.databases) and not any(
             database.problem for database in self.databases if database.is_needed
         )

@@ -30,6 +30,7 @@ _ONLY_WITH_KIND = ("img_hv_requested_version", "hw_maxphysaddr_bits")
 
 
 def flavor_of(spec: RequestSpec) -> Flavor:
+    """Return the flavor of a request of Nova; its disk is what the instance needs locally."""
     flavor = spec.flavor
     disk = flavor.ephemeral_gb + -(-flavor.swap // 1024) + (0 if spec.is_bfv else flavor.root_gb)
     extra = dict(_read_by_nova(flavor.extra_specs))
@@ -85,6 +86,7 @@ def _granular(kind: str, suffix: str, name: str, value: str) -> str | None:
 
 
 def image_of(spec: RequestSpec) -> Image | None:
+    """Return the image of a request of Nova with its properties as berth names them."""
     if spec.image is None:
         return None
     values = dict(spec.image.properties or {})

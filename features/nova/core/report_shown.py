@@ -41,6 +41,8 @@ class ShareShown:
 
 @dataclass(frozen=True, slots=True)
 class ReportShown:
+    """The comparison of Nova's and berth's decisions, as the page shows it."""
+
     found: NovaReportFound
     agreement: float | None  # in percent of the requests for which both schedulers found hosts
     verdicts: tuple[VerdictShown, ...]
@@ -52,6 +54,7 @@ class ReportShown:
 
 
 def report_shown(found: NovaReportFound) -> ReportShown:
+    """Return the comparison as the page shows it."""
     counts = {verdict: int(getattr(found, verdict.replace(" ", "_"))) for verdict, _ in _VERDICTS}
     largest = max((max(share.nova, share.berth) for share in found.shares), default=1) or 1
     return ReportShown(
@@ -81,6 +84,7 @@ def agreement(found: NovaReportFound) -> float | None:
 
 
 def verdict_name(verdict: Verdict) -> str:
+    """Return the name of a verdict for users."""
     return dict(_VERDICTS)[verdict]
 
 

@@ -13,6 +13,8 @@ class NovaObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NovaFlavor(NovaObject, frozen=True, kw_only=True):
+    """The flavor in a RequestSpec."""
+
     name: str = ""
     vcpus: int = 0
     memory_mb: int = 0
@@ -23,6 +25,8 @@ class NovaFlavor(NovaObject, frozen=True, kw_only=True):
 
 
 class NovaImage(NovaObject, frozen=True, kw_only=True):
+    """The image in a RequestSpec."""
+
     id: str | None = None
     name: str | None = None
     disk_format: str | None = None
@@ -30,6 +34,8 @@ class NovaImage(NovaObject, frozen=True, kw_only=True):
 
 
 class NovaCellMapping(NovaObject, frozen=True, kw_only=True):
+    """A cell in a RequestSpec."""
+
     uuid: str
     name: str | None = None
 
@@ -46,6 +52,8 @@ class RequestedDestination(NovaObject, frozen=True, kw_only=True):
 
 
 class NovaGroup(NovaObject, frozen=True, kw_only=True):
+    """The server group in a RequestSpec."""
+
     uuid: str
     name: str | None = None
     project_id: str | None = None
@@ -57,6 +65,7 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
 
     @property
     def max_per_host(self) -> int:
+        """How many members the group may have on one host."""
         return int((self.rules or self.rpc_rules or {}).get("max_server_per_host", 1))
 
 
@@ -74,18 +83,24 @@ class RequestedGroup(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestLevelParams(NovaObject, frozen=True, kw_only=True):
+    """Requirements of a RequestSpec for the whole provider tree."""
+
     root_required: list[str] = field(default_factory=list)
     root_forbidden: list[str] = field(default_factory=list)
     same_subtree: list[list[str]] = field(default_factory=list)
 
 
 class PciRequest(NovaObject, frozen=True, kw_only=True):
+    """One request for PCI devices."""
+
     request_id: str | None = None
     alias_name: str | None = None
     requester_id: str | None = None  # of a port
 
 
 class PciRequests(NovaObject, frozen=True, kw_only=True):
+    """The requests for PCI devices of an instance."""
+
     requests: list[PciRequest] = field(default_factory=list)
 
 
@@ -118,6 +133,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
 
     @property
     def is_rebuild(self) -> bool:
+        """Return whether Nova only checks the present host for a rebuild."""
         return self.hint("_nova_check_type") == ("rebuild",)
 
 

@@ -53,6 +53,7 @@ class RpcFailure(Exception):
         self.kwargs = kwargs
 
     def encoded(self) -> str:
+        """Return the failure as oslo.messaging encodes exceptions."""
         failure = {
             "class": self.name,
             "module": self.module,
@@ -125,6 +126,7 @@ def unpacked(body: bytes) -> dict[str, Any]:
 
 
 def packed(content: Mapping[str, Any]) -> bytes:
+    """Return a body in the envelope of oslo.messaging."""
     text = msgspec.json.encode(content).decode()
     return msgspec.json.encode({"oslo.version": "2.0", "oslo.message": text})
 

@@ -11,6 +11,8 @@ from features.nova.messages import HostsAsked
 
 
 class GroupsOfNova:
+    """Creates the server groups of Nova in berth when a request names them."""
+
     def __init__(self, edit: Ask[GroupEditRequested, GroupEditAnswered]) -> None:
         self._edit = edit
         self._made: set[str] = set()  # server groups that exist in placement

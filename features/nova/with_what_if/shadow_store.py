@@ -130,11 +130,13 @@ async def observed_keys(tx: Transaction, keys: Collection[tuple[str, str]]) -> s
 
 
 async def requests_since(database: Database, since: float) -> AsyncIterator[DecidedRequest]:
+    """Yield the requests of Nova that berth observed since this time."""
     async for row in _pages(database, _REQUESTS, since):
         yield _request(row)
 
 
 async def outcomes_since(database: Database, since: float) -> AsyncIterator[NovaOutcome]:
+    """Yield the outcomes that Nova reported for its requests since this time."""
     async for row in _pages(database, _OUTCOMES, since):
         yield _outcome(row)
 
@@ -164,6 +166,7 @@ async def add_missing(tx: Transaction, until: float) -> MissingPeriod | None:
 
 
 async def missing_since(tx: Transaction, since: float) -> list[MissingPeriod]:
+    """Return the periods since this time for which no decisions were received."""
     return [MissingPeriod(since=row["since"], until=row["until"]) for row in await _PERIODS(tx, since=since)]
 
 

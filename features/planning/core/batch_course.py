@@ -18,7 +18,9 @@ G = TypeVar("G", bound=BatchedMoves)
 
 @dataclass(frozen=True)
 class BatchStep(Generic[G]):
-    """The next step of a plan. A goal that `plans` awaits a search for the rest of the moves."""
+    """The next step of a plan: its goal from now on, the moves to request now, and whether the
+    plan is over.
+    """
 
     goal: G
     new: Sequence[StoredMove] = ()

@@ -30,6 +30,9 @@ class LeavingSet:
 
     @property
     def cost(self) -> tuple[float, int]:
+        """The order in which sets are tried: by their size, then by the number of instances
+        that must stop.
+        """
         return round(self.size, 9), self.stopped
 
 

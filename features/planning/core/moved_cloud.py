@@ -93,6 +93,7 @@ class MovedCloud:
         return self._work > MOST_WORK
 
     def staying(self, host: int) -> list[MovableInstance]:
+        """Return the instances of a host that the plan does not move."""
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
     def fewest(self, hosts: Ints, lacks: Floats) -> Ints:
@@ -223,6 +224,7 @@ class MovedCloud:
         return self._supposed_after
 
     def supposed(self, host: int) -> AlteredHost:
+        """Return a host as it will be after the planned moves."""
         return self.after.get(host) or AlteredHost(host)
 
     def move(self, instance: MovableInstance, source: int, destination: int) -> None:

@@ -96,6 +96,7 @@ def plan_balance(
 
 
 def spread(used: Floats) -> float:
+    """Return the standard deviation of the used shares of hosts: 0 is balanced."""
     return float(used.std()) if used.size else 0.0
 
 
@@ -109,6 +110,7 @@ class ImbalanceWatch:
     _since: float | None = None
 
     def is_due(self, now: float, has_moves: bool) -> bool:
+        """Return whether moves have been possible for so long that a rebalancing begins."""
         if not has_moves:
             self._since = None
             return False

@@ -21,6 +21,7 @@ class UsableAfterMoves:
     _costs: dict[Shape, Floats] = field(default_factory=dict)
 
     def values(self, hosts: Sequence[AlteredHost]) -> list[float]:
+        """Return the usable capacity of hosts after the supposed moves."""
         unknown = list(dict.fromkeys(host for host in hosts if host not in self._values))
         if unknown:
             found = np.round(self.capacity.values(unknown), DIGITS).tolist()
@@ -48,8 +49,10 @@ class UsableAfterMoves:
 
 
 def with_more(host: AlteredHost, shapes: Sequence[Shape]) -> AlteredHost:
+    """Return the host with further instances."""
     return AlteredHost(host.position, host.without, (*host.added, *shapes))
 
 
 def with_less(host: AlteredHost, held: Held) -> AlteredHost:
+    """Return the host without an instance."""
     return AlteredHost(host.position, (*host.without, held), host.added)

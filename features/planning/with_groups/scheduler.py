@@ -16,6 +16,8 @@ from scheduler_worker.extension import Alternative, Choosing, ForScheduler, Sche
 
 
 class GroupsInPlans(JointPlacingRules):
+    """The rules of server groups for plans of moves."""
+
     def concerns(self, alternative: Alternative) -> bool:
         return group_of_alternative(alternative) is not None
 

@@ -229,6 +229,7 @@ def _with_repeated_requeue(build: Build, vacates: Vacate, now: float) -> Build:
 
 
 def left(victim: str, by: str, cell: str) -> Vacating:
+    """Return the message that a victim has left its host."""
     return Vacating(build=by, other=victim, cell=cell, say="vacated")
 
 
@@ -284,6 +285,7 @@ def _started_before(build: Build) -> Effects:
 
 
 def orders_to_vacate(build: Build, awaited: Awaited) -> Effects:
+    """Return the orders to delete the victims for which the build waits."""
     victims = {victim.build: victim for victim in victims_of_placed(build.as_placed.parts)}
     return tuple(
         Vacating(

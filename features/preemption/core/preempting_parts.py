@@ -25,6 +25,7 @@ class PreemptingParts:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
+        """The number of instances of each part."""
         return tuple([len(part.instances) for part in self.parts])
 
     @cached_property
@@ -34,9 +35,11 @@ class PreemptingParts:
 
     @property
     def wanted(self) -> RequestedParts:
+        """Return what the parts need of hosts, for the search for victims."""
         return RequestedParts(self.demands, self.counts, self.limits.left)
 
     def crowded(self, at: int, instances: Sequence[Replaceable], accepts: Bools) -> CrowdedHost:
+        """Return a host with its replaceable instances, and how many of each part it may take."""
         limits = self.limits
         most = tuple([count if yes else 0 for count, yes in zip(self.counts, accepts, strict=True)])
         domain, spread = int(limits.domains[at]), int(limits.spread[at])

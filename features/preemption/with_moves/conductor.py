@@ -13,15 +13,19 @@ class MovesShelf:
     """Shelves victims as the feature moves does."""
 
     def is_moving(self, build: Build) -> bool:
+        """Return whether the build moves, so that it cannot be preempted at present."""
         return move_in_progress(build.parts) is not None
 
     def shelved(self, build: Build) -> Build:
+        """Return the build as shelved: it waits without a host and is built again later."""
         return held(build, "shelved", generation=None)
 
     def off_shelf(self, build: Build) -> Build:
+        """Return a shelved build as deleted."""
         return of_kernel(build, "deleted")
 
     def takes(self, build: Build, event: Any) -> bool:
+        """Return whether the event begins a move that takes the build off the shelf."""
         placed = event.placed if isinstance(event, MoveImpossible) else event
         return isinstance(placed, MovePlaced) and begins(build, placed)
 

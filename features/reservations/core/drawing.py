@@ -41,6 +41,7 @@ class Draw:
 
     @property
     def within(self) -> Mapping[str, Sequence[Allocations]]:
+        """Return the free slots of the reservation by host: an instance must fit into one of them."""
         within: dict[str, list[Allocations]] = {}
         for slot in self.slots:
             for root in slot.roots:
@@ -49,6 +50,7 @@ class Draw:
         return within
 
     def renewed(self, renew: Callable[[FindCandidates], FindCandidates]) -> "Draw":
+        """Return the draw with another form of its question."""
         return replace(self, question=renew(self.question))
 
     def choices(self, ways: Sequence[Candidate], taken: dict[Id, Allocations]) -> tuple[Choice, ...]:

@@ -31,6 +31,7 @@ class Budget:
     left: int
 
     def spend(self) -> bool:
+        """Count a step of the search; return False when no step is left."""
         self.left -= 1
         return self.left >= 0
 

@@ -71,6 +71,7 @@ class GangChoice:
     _for_alternates: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
 
     def choose(self) -> Chosen:
+        """Choose the hosts of all instances, with preferred constraints if they can be kept, else without."""
         chances = [self._chance(part) for part in self._parts()]
         chances.sort(key=lambda chance: int(np.count_nonzero(chance.fits)))
         for constraints in attempts(self._group):

@@ -36,6 +36,7 @@ class Best:
     cut: bool = False  # an exact search ended because of its limit of steps
 
     def note(self, domain: str, placed: int) -> None:
+        """Remember the domain in which most instances could be placed."""
         if placed > self.placed:
             self.domain, self.placed = domain, placed
 

@@ -74,6 +74,7 @@ class Calibration:
         counted[:] = [counted[0] * (1 - 1 / RECENT) + 1, counted[1] * (1 - 1 / RECENT) + (not late)]
 
     def new_correction(self) -> Correction:
+        """Return the correction of estimates that follows from all compared ones."""
         return Correction(self.overall.p50, self.overall.p90)
 
     def error(self, quantile: int) -> float:

@@ -63,6 +63,7 @@ class FairQueue:
         self._reached = float("-inf")  # turn of the project that was served last
 
     def count(self, project: str) -> int:
+        """Return how many items of a project are queued."""
         known = self._projects.get(project)
         return 0 if known is None else len(known.items)
 

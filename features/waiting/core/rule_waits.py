@@ -39,6 +39,7 @@ class RuleWaits:
         return (project, kind) in self._held
 
     def first(self, project: str, kind: str) -> Id | None:
+        """Return the first request of a project and class that a rule refuses; None if there is none."""
         held = self._held.get((project, kind))
         return held[0][-1] if held else None
 
@@ -47,6 +48,7 @@ class RuleWaits:
         return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
     def woken_since(self, wakes_on: str, mark: int) -> bool:
+        """Return whether a commit has woken one of the keys since the mark, so that a retry may succeed."""
         return any(self._woken_at.get(key, 0) > mark for key in _woken_by(wakes_on))
 
     def hold(self, key: QueueKey, project: str, kind: str, wakes_on: str) -> None:

@@ -70,6 +70,8 @@ class _Given:
 
 
 class Shares:
+    """Decides whose request is next: each project gets capacity in proportion to its weight."""
+
     def __init__(self, seconds: float = DECAY_SECONDS) -> None:
         self._seconds = seconds
         self._weights: Mapping[str, float] = {}
@@ -77,6 +79,7 @@ class Shares:
         self._most_known = MOST_KNOWN
 
     def turn(self, project: str, now: float) -> float:
+        """Return the project's position; the lowest one is next."""
         given = self._given.get(project)
         return now if given is None else max(given.turn, now)
 
@@ -159,6 +162,7 @@ class Shares:
         return True
 
     def weight(self, project: str) -> float:
+        """Return the weight of a project, or the default weight."""
         return self._weights.get(project, self._weights.get("", 1.0))
 
     def _known(self, project: str, now: float) -> _Given:

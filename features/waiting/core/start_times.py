@@ -163,6 +163,7 @@ class NewCounts:
     done: Counter[int] = field(default_factory=Counter)  # evaluated since these counts began
 
     def on_done(self, priority: int) -> None:
+        """Count a new request as handled."""
         self.left[priority] -= 1
         self.done[priority] += 1
 

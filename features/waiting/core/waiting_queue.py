@@ -99,6 +99,7 @@ class ClassQueue:
 
     @property
     def ready(self) -> bool:
+        """Return whether a request waits and a change since its last evaluation may give it a host."""
         return bool(self.waiting) and bool(self.all_hosts or self.further or self.untested or self.open)
 
 
@@ -209,6 +210,7 @@ class ChangeHistory:
         self._forgotten = 0  # the number of the last change that is no longer remembered
 
     def remember(self, roots: Roots) -> None:
+        """Record changed hosts, each with the next mark."""
         for root in roots:
             self.mark += 1
             self._recent.append((self.mark, root))

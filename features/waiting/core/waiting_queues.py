@@ -133,6 +133,7 @@ class WaitingQueues:
             self.shares.give(project, size, 1, now)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Replace the weights of projects; if they differ, evaluate all requests again."""
         if self.shares.set_weights(weights):
             self.everything()
 
@@ -142,6 +143,7 @@ class WaitingQueues:
         return queue is not None and queue.first < new.key
 
     def first(self, kind: str) -> Id | None:
+        """Return the first waiting request of a class; None if none waits."""
         queue = self._queues.get(kind)
         return None if queue is None else queue.first[-1]
 
@@ -210,6 +212,9 @@ class WaitingQueues:
         self._note(roots, self._capacity)
 
     def reported(self, roots: Roots) -> None:
+        """Record hosts whose agents reported a change, so that requests which they rejected are evaluated
+        again.
+        """
         self._note(roots, self._reports)
 
     def _note(self, roots: Roots, changes: dict[Root, None]) -> None:
@@ -259,6 +264,7 @@ class WaitingQueues:
         return bool(self._queues) and bool(changed or any(queue.ready for queue in self._queues.values()))
 
     def next_retry(self) -> float | None:
+        """Return when the next periodic retry is due; None if none is planned."""
         retries = [queue.retry_at for queue in self._queues.values() if queue.retry_at is not None]
         return min(retries, default=None)
 

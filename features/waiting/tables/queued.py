@@ -372,12 +372,14 @@ async def evaluated(tx: Transaction, queued: Iterable[QueuedRequest]) -> None:
 
 
 async def drop(tx: Transaction, requests: Collection[Id]) -> None:
+    """Delete waiting requests."""
     values = [(request,) for request in sorted(requests)]
     for delete in _DELETE:
         await delete(tx, values)
 
 
 async def without(tx: Transaction, queued: QueuedRequest, builds: Collection[Id]) -> QueuedRequest:
+    """Remove builds from a waiting request, for example cancelled ones; return the changed request."""
     left = tuple(build for build in queued.message.instances if build not in builds)
     message = with_instances(queued.message, left)
     await _REWRITE(tx, [(queued.request, _encode(message).decode(), len(left))])
@@ -464,6 +466,7 @@ async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
 
 
 async def cancelled(tx: Transaction, owner: str) -> list[Id]:
+    """Return the requests of a scheduler that were cancelled."""
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
 
 

@@ -109,6 +109,7 @@ class WaitingMoves:
         return refusal
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
+        """Try to begin woken moves; return the result of each."""
         batch = [self._course_of(item.queued, item.excluding) for item in woken]
         for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):
             if found is not None:
@@ -118,6 +119,7 @@ class WaitingMoves:
         return self._results(batch, woken)
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
+        """Try to begin expired moves once more; return the final result of each."""
         now = self._scheduler.clock.now()
         batch = [
             self._course_of(item.queued, item.excluding, waited=max(now - item.queued.since, 0.0))
@@ -139,6 +141,7 @@ class WaitingMoves:
         return self._results(batch, expired)
 
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
+        """End moves whose evaluation failed repeatedly."""
         batch = [self._course_of(item.queued) for item in woken]
         for requested in batch:
             requested.take(Stopped(Barred(code=CRASHED, why=why)))

@@ -46,6 +46,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
             return []
 
     def last(self, build: str) -> SeenAttempt:
+        """Return the last attempt of the build on this node; attempt 0 if there was none."""
         found = (attempt for attempt in reversed(self.seen) if attempt.build == build)
         return next(found, SeenAttempt(build=build, attempt=0))
 
@@ -89,6 +90,7 @@ _NEEDED = {
 
 
 def classes_of(flavor: Flavor) -> list[str]:
+    """Return the custom resource classes that a flavor requests."""
     found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
     return sorted({match[1] for match in found if match})
 
@@ -104,6 +106,7 @@ def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
 
 
 def release_node() -> list[Json]:
+    """Return the JSON patch that removes an instance from its node."""
     return [{"op": "remove", "path": "/instance_uuid"}, {"op": "add", "path": "/instance_info", "value": {}}]
 
 

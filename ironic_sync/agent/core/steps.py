@@ -52,11 +52,15 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
+    """The step to check the node again later."""
+
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
+    """The step to report the outcome of an order."""
+
     outcome: Literal["built", "failed", "destroyed"]
     cause: str = ""
     retry: bool = True  # failed: another node may succeed
