@@ -156,11 +156,14 @@ class RequestBacklog:
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Count these requests as handled, for the shares of their projects."""
+        """Count these requests as handled, for the shares of their projects. There are none if all results of
+        a batch are settled apart: then the batch ends with these.
+        """
+        began = None
         for delivery in deliveries:
             if (item := self._handled.pop(id(delivery), None)) is not None:
                 self._queue.done(item)
-        began = self._calls.pop(id(deliveries[0]), None)
+            began = self._calls.pop(id(delivery), began)
         if began is not None:
             self._on_batch(len(deliveries), self._clock.monotonic() - began)
         self._more.set()

@@ -8,7 +8,7 @@ from tests.support import waiting
 from tests.support.waiting import Patience, patience
 
 
-class Machine:
+class BusyMachine:
     """A machine whose clock, and whose record of waits for a processor, a test sets."""
 
     def __init__(self) -> None:
@@ -19,21 +19,21 @@ class Machine:
 
 
 def test_time_without_a_processor_is_not_counted() -> None:
-    machine = Machine()
+    machine = BusyMachine()
     limited = machine.patience(60.0)
     machine.now, machine.waited = 300.0, 187.0  # 200 s later, of which the process waited for 180 s
     assert limited.left() == 40.0
 
 
 def test_time_in_which_the_process_could_run_is_counted() -> None:
-    machine = Machine()
+    machine = BusyMachine()
     limited = machine.patience(60.0)
     machine.now += 61.0
     assert limited.left() == -1.0
 
 
 def test_the_end_of_a_child_process_shortens_no_limit() -> None:
-    machine = Machine()
+    machine = BusyMachine()
     limited = machine.patience(60.0)
     machine.waited = 0.0  # the record of the child that waited longest is gone
     assert limited.left() == 60.0
