@@ -163,7 +163,9 @@ class Intake(Inbox, Protocol):
         """Begin to receive the messages of this inbox."""
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Record that a handler call has ended, and its messages, `deliveries`, are settled or requeued."""
+        """Record that a handler call has ended, and its messages, `deliveries`, are settled, requeued or wait
+        for confirms of clients' queues only. It may be called again when those are settled.
+        """
 
 
 @dataclass(frozen=True, slots=True)

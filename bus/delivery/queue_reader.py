@@ -142,7 +142,10 @@ class QueueReader:
         """Handle messages; those whose results for clients are not confirmed yet are settled in further
         tasks, for which this call does not wait, and removed from `deliveries`.
         """
-        for unsettled in await self.served.handle(readable, self._group.create_task):
+        apart = await self.served.handle(readable, self._group.create_task)
+        if apart and self._intake is not None:  # the next call does not wait for the clients' confirms
+            self._intake.handled(deliveries)
+        for unsettled in apart:
             removed = {id(delivery) for delivery in unsettled.deliveries}
             deliveries[:] = [delivery for delivery in deliveries if id(delivery) not in removed]
             self._call([*unsettled.deliveries], unsettled.settle)
