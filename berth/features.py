@@ -76,7 +76,7 @@ def _check_modules(listed: Sequence[Feature]) -> None:
     for feature in listed:
         folder = folder_of(feature)
         for path in feature.adds:
-            join, _, name = path.rpartition(".") if path.startswith("with_") else ("", "", path)
+            join, name = _in_join(path)
             if join and join not in _joins_in(folder):
                 continue
             where = f"features/{feature.name}/feature.py: adds {path}"
@@ -163,17 +163,13 @@ def _paths_of(feature: Feature, name: str) -> list[str]:
     """Return the modules with this name that a feature declares and that are loaded, such as
     `with_moves.scheduler`.
     """
-    ends = (name, f".{name}")
-    return [
-        path
-        for path in feature.adds
-        if path == name or (path.endswith(ends) and path.startswith("with_") and _is_listed(feature, path))
-    ]
+    return [path for path in feature.adds if _in_join(path)[1] == name and _is_listed(feature, path)]
 
 
-def joins_of(feature: Feature) -> tuple[str, ...]:
-    """Return the packages `with_NAME` of a feature for which NAME is in the list."""
-    return tuple(f"{package_of(feature)}.{join}" for join in _joins_in(folder_of(feature)))
+def _in_join(path: str) -> tuple[str, str]:
+    """Return the folder `with_NAME` of a declared module, or "" if it is of no join, and its name."""
+    join, _, name = path.partition(".")
+    return (join, name) if join.startswith("with_") else ("", path)
 
 
 @cache
@@ -196,8 +192,8 @@ def commands_of(feature: Feature, panel: str) -> dict[str, str]:
 
 def _is_listed(feature: Feature, module: str) -> bool:
     """Return whether a module that a declaration names is not that of a join, or both features are listed."""
-    folder = module.partition(".")[0]
-    return not folder.startswith("with_") or folder in _joins_in(folder_of(feature))
+    join, _ = _in_join(module)
+    return not join or join in _joins_in(folder_of(feature))
 
 
 def package_of(feature: Feature) -> str:
@@ -267,20 +263,23 @@ def parts_of(kind: type[MakesPart[N, P]], worker: str, needs: N, settings: Any) 
     order of the list, the parts of its joins after each feature. A part is made after those of the features
     that it needs, and gets what these offer. The parts of joins are made last.
     """
-    made: dict[ModuleType, P] = {}
+    made: dict[tuple[str, str], P] = {}
+
+    paths = {feature.name: _paths_of(feature, worker) for feature in features()}
 
     def make(feature: Feature, *, joins: bool) -> None:
-        for module in modules_of(feature, worker):
-            if joins == module.__name__.startswith(f"{package_of(feature)}.with_"):
+        for path in paths[feature.name]:
+            if joins == bool(_in_join(path)[0]):
+                module = import_module(f"{package_of(feature)}.{path}")
                 part: Any = part_in(module, kind).make(needs, _settings_of(feature, settings))
-                made[module] = part
+                made[feature.name, path] = part
                 needs.offers.add(*part.offers)
 
     for feature in _after_needed(features()):
         make(feature, joins=False)
     for feature in features():
         make(feature, joins=True)
-    return [made[module] for feature in features() for module in modules_of(feature, worker)]
+    return [made[name, path] for name, found in paths.items() for path in found]
 
 
 def _after_needed(listed: Sequence[Feature]) -> list[Feature]:

@@ -33,7 +33,7 @@ from berth.settings import (
 from bus.masking import masked
 
 if TYPE_CHECKING:
-    from berth.kit.choice_policies import Refuse
+    from bus.feature import Refuse
 
 
 # Driver options that a PostgreSQL URL may contain; berth sets the driver's further options.

@@ -38,7 +38,7 @@ from bus.vocabulary import Message
 T = TypeVar("T")
 N = TypeVar("N", bound="PartNeeds", contravariant=True)
 P = TypeVar("P", covariant=True)
-Refuse = Callable[[str, str], None]
+Refuse = Callable[[str, str], None]  # the name of a setting, and why it is refused
 
 
 # Each module by which a feature may add something, with the type of its PART, and what it adds.

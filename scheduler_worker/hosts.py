@@ -1,6 +1,5 @@
 """The hosts as one scheduler knows them: their reports and health, placement's index, and its own choices."""
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,9 +20,6 @@ from scheduler_worker.reporting_agents import Agents, Listening, ReportedAgent, 
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
-
-
-log = logging.getLogger(__name__)
 
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down

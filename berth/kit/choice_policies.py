@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from berth import features
 from berth.settings import BadSetting, Settings, settings_by_name
+from bus.feature import Refuse
 from scheduler_worker import PROFILES, BadChoice, ChoicePolicy, RequestOptions, default_profile, with_profile
 
 features.add_filters()
-Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
 
 def choice_policy(settings: Settings) -> ChoicePolicy:

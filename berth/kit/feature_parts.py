@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from berth.features import added, features, package_of, part_in
 from berth.settings import Settings
 from bus.clock import Clock
-from bus.feature import Feature
+from bus.feature import Feature, Refuse
 
 if TYPE_CHECKING:  # every command imports this module, so it must load fast
     from berth.kit.findings import Finding
@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # every command imports this module, so it must load fast
     from bus.protocol import Transport
     from bus.sql.database import Database
     from bus.worker import Worker
-
-Refuse = Callable[[str, str], None]  # the name of a setting, and the reason why it is refused
 
 
 def _accept(settings: Settings, refuse: Refuse) -> None:

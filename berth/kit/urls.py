@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bus.broker_urls import single_urls
 
 if TYPE_CHECKING:
-    from berth.kit.choice_policies import Refuse
+    from bus.feature import Refuse
 
 
 def check_broker_url(url: str, name: str, refuse: Refuse) -> None:

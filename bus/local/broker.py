@@ -4,7 +4,6 @@ For simulations it can reorder and duplicate messages at random, reproducibly fo
 """
 
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -16,9 +15,6 @@ from bus.errors import NoSuchLetter
 from bus.local.journal import Journal
 from bus.protocol import DeadLetter, Envelope, QueueSpec
 from bus.topics import matches
-
-log = logging.getLogger(__name__)
-
 
 LONGEST_DELAY = 86400.0  # limit for restored delays, because the wall clock may have been set back
 
