@@ -191,7 +191,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How many messages wait in a queue, and how many consumers it has."""
+    """The numbers of waiting messages and of consumers of a queue."""
 
     messages: int  # number of undelivered messages; several envelopes in one AMQP message count as one
     readers: int

@@ -38,7 +38,7 @@ class Deleted:
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
-    """How a build is deleted."""
+    """Options of the deletion of a build."""
 
     cell: str = ""
     wait: bool = False  # wait until the build has no allocations
