@@ -31,7 +31,7 @@ import msgspec
 from bus.acts import Act, Requested
 from bus.decisions import ReasonTable
 from bus.invalid_requests import RequestKind
-from bus.parts import Part, Parts
+from bus.parts import ConsumerPart, Part, Parts, PlacedPart, RequestPart
 from bus.topics import Query, Topic
 from bus.vocabulary import Message
 
@@ -172,6 +172,10 @@ class MessagesPart:
     """The messages of a feature, in the tables of the kernel that have a row for each of them."""
 
     parts: Mapping[type[Parts[Any]], type[Part]] = field(default_factory=dict)  # its parts of messages
+    # part of the message that a build is placed → makes the part of a request that leads to it
+    asked: Mapping[type[PlacedPart], Callable[[Any], RequestPart]] = field(default_factory=dict)
+    # part of a request → makes the part of the claim by which the deleted consumer of an instance is restored
+    restored: Mapping[type[RequestPart], Callable[[Any], ConsumerPart | None]] = field(default_factory=dict)
     beginnings: Sequence[type[Message]] = ()  # messages that begin a trace
     acts: Sequence[Act] = ()  # acts that its messages carry out, with the roles that may do them
     requested: Mapping[type[Message], Requested] = field(default_factory=dict)

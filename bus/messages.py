@@ -111,6 +111,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
     requested: Seconds = 0.0  # when the request was published; 0: unknown
+    waited_since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
     parts: PlacedParts = none_of(PlacedParts)
     content: Text = ""  # digest of the request's content; empty: unknown
 

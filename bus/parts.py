@@ -12,18 +12,25 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import structs
 
 from bus.requests import Flavor
-from bus.vocabulary import Id, Value
+from bus.vocabulary import Id, ShortList, Text, Value
 
 P = TypeVar("P")
 K = TypeVar("K", bound="Part", covariant=True)
 Q = TypeVar("Q", bound="Part")
 T = TypeVar("T")
+
+
+class WaitTimes(NamedTuple):
+    """For how long a request waits for a host."""
+
+    longest: str = ""  # such as `30m`; empty: not at all
+    since: float = 0.0  # when it began to wait; 0: it did not, or the request does not state it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +76,14 @@ class RequestPart(Part, frozen=True, kw_only=True, omit_defaults=True):
         """
         return None
 
-    def placed(self, waits_since: float) -> "PlacedPart | None":
-        """When an instance is placed: return what its message says about this part; None: nothing.
-        `waits_since`: when the request began to wait for a host; 0: it did not wait.
-        """
+    def placed(self) -> "PlacedPart | None":
+        """When an instance is placed: return what its message says about this part; None: nothing."""
         return None
 
     @property
-    def claimed(self) -> "ConsumerPart | None":
-        """Return the part of a claim that restores the deleted consumer of an instance whose request had this
-        part; None: nothing.
-        """
-        return None
-
-    @property
-    def waits_for(self) -> str:
-        """Return how long the request waits for a host, such as `30m`; empty: not at all."""
-        return ""
-
-    @property
-    def waits_since(self) -> float:
-        """Return when the request began to wait for a host; 0: it did not, or this part does not state it."""
-        return 0.0
+    def waits(self) -> WaitTimes:
+        """Return for how long the request waits for a host."""
+        return WaitTimes()
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -106,11 +99,6 @@ class ConsumerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
     revives: ClassVar[bool] = False
 
-    @property
-    def replaced(self) -> tuple[Id, ...]:
-        """Return the consumers whose allocations the claim takes, and which it retires for ever."""
-        return ()
-
 
 class ChoicePart(Part, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a set of allocations to claim."""
@@ -119,34 +107,16 @@ class ChoicePart(Part, frozen=True, kw_only=True, omit_defaults=True):
 class PlacedPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     """The part of the message that a build is placed."""
 
-    @property
-    def replaced(self) -> tuple[Id, ...]:
-        """Return the consumers that the claim of this build replaced."""
-        return ()
-
-    @property
-    def waits_since(self) -> float:
-        """Return when the request began to wait for a host; 0: it did not."""
-        return 0.0
-
-    @property
-    def asked(self) -> RequestPart | None:
-        """Return the part of a request that leads to this part of a placed instance; None: there is none."""
-        return None
+    # Whether the claim ended other instances for ever, so that the build is not given up while its cell is
+    # away.
+    replaces_others: ClassVar[bool] = False
 
 
 class DecisionPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     """The part of the decision that explains why a request got no host: the request of a feature."""
 
-    @property
-    def builds(self) -> tuple[Id, ...]:
-        """Return the builds that the decision is about."""
-        return ()
-
-    @property
-    def subject(self) -> str:
-        """Return what the decision is about, such as `migrate MOVE of BUILD`."""
-        return ""
+    builds: ShortList[Id] = ()  # the builds that the decision is about
+    subject: Text = ""  # what the decision is about, such as `migrate MOVE of BUILD`
 
 
 class PlanPart(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -234,6 +204,15 @@ class RequestParts(Parts[RequestPart]):
                 return sections
         return ()
 
+    @property
+    def waits(self) -> WaitTimes:
+        """Return for how long the request waits for a host; at most one part says it."""
+        for part in self._values.values():
+            waits: WaitTimes = part.waits
+            if waits != WaitTimes():
+                return waits
+        return WaitTimes()
+
 
 class MoveParts(RequestParts):
     """Parts of a request to move or change an instance."""
@@ -261,6 +240,11 @@ class PlacedParts(Parts[PlacedPart]):
     __slots__ = ()
     holds = PlacedPart
 
+    @property
+    def replace_others(self) -> bool:
+        """Return whether the build's claim ended other instances for ever."""
+        return any(part.replaces_others for part in self)
+
 
 class DecisionParts(Parts[DecisionPart]):
     """Parts of the decision that explains why a request got no host."""
@@ -284,21 +268,6 @@ class PlanParts(Parts[PlanPart]):
 
     __slots__ = ()
     holds = PlanPart
-
-
-def replaced_by(parts: ClaimParts | PlacedParts) -> tuple[Id, ...]:
-    """Return the consumers whose allocations a claim takes."""
-    return tuple([consumer for part in parts for consumer in part.replaced])
-
-
-def waits_since(parts: RequestParts | PlacedParts) -> float:
-    """Return when a request began to wait for a host; 0: it did not wait."""
-    return max((part.waits_since for part in parts), default=0.0)
-
-
-def waits_for(parts: RequestParts) -> str:
-    """Return how long a request waits for a host, such as `30m`; empty: not at all."""
-    return next((part.waits_for for part in parts if part.waits_for), "")
 
 
 OWNERS: tuple[type[Parts[Any]], ...] = (

@@ -26,7 +26,7 @@ from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core.answers import to_be_placed
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
-from cell_conductor.core.step import overdue_reports, step
+from cell_conductor.core.step import overdue_report, step
 from cell_conductor.extension import ConductorPart
 from cell_conductor.instances import instances_page
 from cell_conductor.metrics import count_ends
@@ -186,7 +186,7 @@ class Builds:
         """
         async with self.database.read() as tx:
             late = await self.store.overdue(tx, self.clock.now(), PAGE)
-        return [message for build in late for message in overdue_reports(build, self.courses)]
+        return [overdue_report(build, self.courses) for build in late]
 
     async def resume(self) -> Sequence[Any]:
         """Return the unanswered orders of unfinished builds, to repeat them: at the first call for all

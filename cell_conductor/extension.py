@@ -23,7 +23,7 @@ from cell_conductor.core.answers import (
 )
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.step import Course, HeldStatuses, Postponed, Step
+from cell_conductor.core.step import Course, CourseStands, HeldStatuses, Postponed, Step
 from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
 from cell_conductor.store import Applied, CourseStore, left_behind

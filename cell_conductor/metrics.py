@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from prometheus_client import Counter, Histogram
 
 from bus.messages import BuildEnded
-from bus.parts import waits_since
 from bus.vocabulary import Message
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build
 
@@ -40,7 +39,7 @@ def count_change(before: Build | None, after: Build, now: float) -> None:
     if before is None or before.end or not after.end:
         return
     BUILD_OUTCOMES.labels(after.cell, outcome_of(after)).inc()
-    if after.end == "active" and after.as_placed.requested and not waits_since(after.as_placed.parts):
+    if after.end == "active" and after.as_placed.requested and not after.as_placed.waited_since:
         BUILD_SECONDS.labels(after.cell).observe(max(now - after.as_placed.requested, 0.0))
 
 

@@ -10,7 +10,6 @@ from bus import claims, resources, topics
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.parts import replaced_by
 from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, Id, cause_of, portions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.existing_claims import place_of
@@ -194,7 +193,7 @@ class Ending(HeldAllocations):
         retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
-        if replaced_by(placed.parts):  # the deleted victims cannot be restored, so the build is not given up
+        if placed.parts.replace_others:  # they cannot be restored, so the build is not given up
             raise Retry(
                 after=LONGEST_PAUSE, why=f"cell {placed.cell!r} must delete the instances it replaces"
             )

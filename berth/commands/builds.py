@@ -24,7 +24,6 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED
 from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.parts import waits_for
 from bus.queries import WaitingRequest
 from bus.vocabulary import seconds_of
 
@@ -57,7 +56,7 @@ async def boot_command(
     request = boot_request(options)
     names = names_of(options)
     print_notes(request)
-    timeout += seconds_of(waits_for(request.parts))
+    timeout += seconds_of(request.parts.waits.longest)
     return await boot(cli, request, wait is not None, timeout, names)
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from berth.features import messages
 from bus.decisions import AlsoAsked
 from bus.messages import BuildRequested
 from bus.queries import BuildStands
@@ -21,5 +22,6 @@ def recorded_request(build: BuildStands) -> BuildRequested:
         project=spec.project, user=spec.user, alternates=0,
     )  # fmt: skip
     request = msgspec.structs.replace(request, **fields)
-    asked_parts = [part.asked for part in placed.parts if part.asked is not None]
+    made_of = {type_: made for part in messages() for type_, made in part.asked.items()}
+    asked_parts = [made_of[type(part)](part) for part in placed.parts if type(part) in made_of]
     return msgspec.structs.replace(request, parts=request.parts.having(*asked_parts))

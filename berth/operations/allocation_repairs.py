@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from berth.features import added
+from berth.features import added, messages
 from berth.kit.audit_records import HealingPart, Recording
 from berth.kit.hosts import providers_by_id
 from berth.kit.publishing import publish
@@ -189,11 +189,12 @@ def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
     record = stands.placed.decision.record
     asked = record.asked if record is not None and misheld.generation is None else None
     parts = asked.parts if asked is not None and asked.parts is not None else ()
+    restored = {type_: made for part in messages() for type_, made in part.restored.items()}
     return ConsumerClaim(
         consumer=misheld.place.build,
         generation=misheld.generation,
         choices=(Choice(allocations=misheld.place.host.choice.allocations),),
         project=spec.project,
         user=spec.user,
-        parts=ClaimParts(*(part.claimed for part in parts)),
+        parts=ClaimParts(*(restored[type(part)](part) for part in parts if type(part) in restored)),
     )

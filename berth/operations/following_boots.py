@@ -8,7 +8,6 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, OperationRefused, Unavailable
 from bus.messages import BuildConflict, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.parts import waits_for
 from bus.queries import FindBuilds, FindWaiting, WaitingRequest
 
 SECONDS = 5.0  # time limit for the cell's answer about a decision
@@ -72,7 +71,7 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
     """Report the queue position of a waiting request to the listener, repeatedly until cancelled."""
-    while waits_for(request.parts):
+    while request.parts.waits.longest:
         await asyncio.sleep(_POLL_SECONDS)
         try:
             found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))

@@ -35,6 +35,8 @@ from bus.messages import (
     BuildReshaped,
     Selection,
 )
+from bus.parts import PlacedPart
+from bus.vocabulary import Message
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
 from cell_conductor.core.answers import fail, is_stale, release_answered, reshaped, stale_report, swapped
@@ -67,6 +69,18 @@ class HeldStatuses(NamedTuple):
     ended: tuple[str, ...] = ()  # not shown in lists; the record is deleted some time later
 
 
+class CourseStands(NamedTuple):
+    """What the kernel must know about a build that a course has."""
+
+    guest_on: Selection | None = None  # the host of the build's guest; None: the build's host
+    operation: str | None = None  # the id of the course's current or last operation on it, such as a move
+    # Times at which the build needs an event `overdue`. None: it waits for an answer, and the course has set
+    # its deadline.
+    time_limits: Sequence[float] | None = ()
+    # makes the report that the conductor sends to itself after the deadline; None: the kernel's `overdue`
+    overdue_report: Callable[[Build], Message] | None = None
+
+
 class Course:
     """A feature's part in the life of a build, as pure functions. This class keeps and does nothing; features
     derive their courses from it, and replace what differs.
@@ -78,10 +92,7 @@ class Course:
     # Its own messages and events: they are always given to it, also for an unknown build.
     events: tuple[type[Any], ...] = ()
     state: type[Struct] | None = None  # the type of its value in `Build.parts`; None: it keeps nothing
-
-    def concerns(self, placed: BuildPlaced) -> bool:
-        """Return whether the scheduler placed a build with a field of this course's feature."""
-        return False
+    placed_with: type[PlacedPart] | None = None  # it is asked about builds that are placed with this part
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -91,25 +102,9 @@ class Course:
         """
         return None
 
-    def guest_on(self, build: Build) -> Selection | None:
-        """Return the host of the guest of a build that this course has; None if it is the build's host."""
-        return None
-
-    def operation(self, build: Build) -> str | None:
-        """Return the id of this course's current or last operation on a build, such as a move; or None."""
-        return None
-
-    def time_limits(self, build: Build) -> Sequence[float] | None:
-        """Return the times at which a build that waits for no answer needs an event `overdue`; None if the
-        build waits for an answer, so that the course has set its deadline.
-        """
-        return ()
-
-    def overdue_reports(self, build: Build) -> Effects:
-        """Return the messages that the conductor sends to itself after the deadline of a build that this
-        course has; () if the kernel's message `overdue` is right.
-        """
-        return ()
+    def stands(self, build: Build) -> CourseStands:
+        """Return what the kernel must know about a build with a state of this course."""
+        return CourseStands()
 
 
 Courses = Sequence[Course]
@@ -119,7 +114,7 @@ def is_asked(course: Course, build: Build | None, event: Event) -> bool:
     """Return whether a course is asked about an event before the kernel."""
     if isinstance(event, course.events) or (build is not None and course.state in build.parts):
         return True
-    return isinstance(event, BuildPlaced) and course.concerns(event)
+    return isinstance(event, BuildPlaced) and course.placed_with in event.parts
 
 
 def with_state(build: Build, courses: Courses) -> list[Course]:
@@ -129,22 +124,22 @@ def with_state(build: Build, courses: Courses) -> list[Course]:
 
 def guest_on(build: Build, courses: Courses) -> Selection:
     """Return the host on which the guest of a placed build runs."""
-    found = (course.guest_on(build) for course in with_state(build, courses)) if build.held_as else ()
+    found = (course.stands(build).guest_on for course in with_state(build, courses)) if build.held_as else ()
     return next((each for each in found if each is not None), build.host)
 
 
 def operation(build: Build, courses: Courses) -> str | None:
     """Return the id of a build's current or last operation of a feature; None if there was none."""
-    found = (course.operation(build) for course in with_state(build, courses))
+    found = (course.stands(build).operation for course in with_state(build, courses))
     return next((each for each in found if each is not None), None)
 
 
-def overdue_reports(build: Build, courses: Courses) -> Effects:
-    """Return the messages that the conductor sends to itself after the deadline of a build."""
+def overdue_report(build: Build, courses: Courses) -> Message:
+    """Return the report that the conductor sends to itself after the deadline of a build."""
     for course in with_state(build, courses):
-        if messages := course.overdue_reports(build):
-            return messages
-    return (overdue(build),)
+        if (report := course.stands(build).overdue_report) is not None:
+            return report(build)
+    return overdue(build)
 
 
 def time_limits(build: Build, courses: Courses) -> list[float] | None:
@@ -155,7 +150,7 @@ def time_limits(build: Build, courses: Courses) -> list[float] | None:
         return None
     limits = [left.until for left in build.leftovers]
     for course in with_state(build, courses):
-        if (more := course.time_limits(build)) is None:
+        if (more := course.stands(build).time_limits) is None:
             return None
         limits += more
     return limits

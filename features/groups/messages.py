@@ -146,10 +146,6 @@ class GroupPart(RequestPart, frozen=True, kw_only=True):
     # members of the group, as another system knows them that creates the instances
     members: ShortList[InstanceId] = ()
 
-    @property
-    def claimed(self) -> "GroupClaim | None":
-        return None if self.group is None else GroupClaim(group=self.group)
-
     def recorded(self) -> Self:
         return type(self)(group=self.group)
 
@@ -209,8 +205,13 @@ def _of_group(
     return target if is_new else unproven if state is None else completed(unproven, state)
 
 
+def _claimed(part: GroupPart) -> GroupClaim | None:
+    return None if part.group is None else GroupClaim(group=part.group)
+
+
 PART = MessagesPart(
     parts={RequestParts: GroupPart, ClaimParts: GroupClaim},
+    restored={GroupPart: _claimed},
     acts=(Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",)),),
     requested={
         GroupEditRequested: Requested(

@@ -76,7 +76,9 @@ class JoinedGroups(Narrowing):
 
 def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
     """Return a server group with the members that count for an order; `on` has the hosts of instances."""
-    outside, own = _outside_members(order), order.purpose.consumers(order)
+    outside, own = _outside_members(order), order.purpose.replaces
+    if order.purpose.is_external:
+        own = own.union(order.instances)
     if not outside and not own:
         return group
     known = {**{id_: (on[id_],) for id_ in outside if id_ in on}, **group.members}

@@ -15,11 +15,11 @@ from prometheus_client import Gauge
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
 from bus.packing import ProviderPacking
-from bus.parts import ClaimParts, replaced_by
+from bus.parts import ClaimParts
 from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
 from features.headroom import held_sizes
-from features.headroom.held_sizes import HeldAmounts, JointGroups
+from features.headroom.held_sizes import HeadroomJoins, HeldAmounts
 from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
@@ -46,7 +46,7 @@ class HeadroomController(PlacementOperations):
     """Adjusts the slots of failover reservations that name levels, after changes of hosts or instances."""
 
     claims: ClaimOperations
-    joint: Sequence[JointGroups]
+    joins: HeadroomJoins
     kept: bool | None = field(default=None, init=False)  # what the metric shows; None: no slots were adjusted
     _changed: bool = field(default=True, init=False)
     _last: Sequence[Reservation] = field(default=(), init=False)  # reservations at the last call of `adjust`
@@ -121,7 +121,7 @@ class HeadroomController(PlacementOperations):
 
     async def _held(self) -> HeldAmounts:
         async with self.database.read() as tx:
-            return await held_sizes.read(tx, self.joint)
+            return await held_sizes.read(tx, self.joins.groups)
 
     async def _state(self, reservation: Reservation, amounts: HeldAmounts) -> HeadroomState:
         """Return the present state of a headroom; `amounts` has what consumers hold."""
@@ -148,9 +148,9 @@ class HeadroomController(PlacementOperations):
         """
         index = self.log.memory.index
         async with self.database.read() as tx:
-            claimed = await held_sizes.of_claims(tx, claims, index.rows, self.joint)
+            claimed = await held_sizes.of_claims(tx, claims, index.rows, self.joins.groups)
         changed, _, groups = held_sizes.sizes(held.with_groups_of(claimed), reservation.id)
-        victims = {id_ for claim in claims for id_ in replaced_by(claim.parts)}
+        victims = {id_ for replaced in self.joins.replaced for id_ in replaced(claims)}
         left = victims | {each.consumer for each in changed}
         instances = [each for each in state.instances if each.consumer not in left]
         instances += [each for each in changed if not _on_bare_metal(index, each)]

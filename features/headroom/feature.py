@@ -5,7 +5,14 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="headroom",
     says="keeps capacity for the failure of hosts",
-    adds=("messages", "placement", "pages", "with_groups.placement", "with_what_if.what_if_part"),
+    adds=(
+        "messages",
+        "placement",
+        "pages",
+        "with_groups.placement",
+        "with_preemption.placement",
+        "with_what_if.what_if_part",
+    ),
     needs=("reservations",),
     commands={"Builds": {"headroom": "commands"}},
     command_groups={

@@ -1,7 +1,7 @@
 """Reads the sizes of all instances and of a reservation's slots, for failover headroom."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,11 +47,16 @@ class JointGroups(Protocol):
         """Return the group of each consumer that joins one by a claim."""
 
 
+# Returns the consumers that claims of a feature replace.
+ReplacedBy = Callable[[Sequence[ConsumerClaim]], Collection[Id]]
+
+
 @dataclass(eq=False)
-class GroupsOfJoins:
-    """The groups of joins of headroom."""
+class HeadroomJoins:
+    """What joins of headroom add to it."""
 
     groups: list[JointGroups] = field(default_factory=list)
+    replaced: list[ReplacedBy] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bus.decisions import Decision
 from bus.feature import MessagesPart
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, GuestMessage, GuestOrder, Selection
-from bus.parts import DecisionPart, DecisionParts, MoveParts, PlanPart, PlanParts, none_of, waits_since
+from bus.parts import DecisionPart, DecisionParts, MoveParts, PlanPart, PlanParts, none_of
 from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound, check_filtered
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
@@ -472,13 +472,11 @@ class DecidedMove(DecisionPart, frozen=True, kw_only=True):
 
     request: MoveRequested
 
-    @property
-    def builds(self) -> tuple[Id, ...]:
-        return (self.request.build,)
-
-    @property
-    def subject(self) -> str:
-        return f"{self.request.kind} {self.request.move} of {self.request.build}"
+    @classmethod
+    def of(cls, request: MoveRequested) -> "DecidedMove":
+        """Return the part of the decision about a request for a move."""
+        subject = f"{request.kind} {request.move} of {request.build}"
+        return cls(request=request, builds=(request.build,), subject=subject)
 
 
 def decided_move(found: DecisionFound) -> MoveRequested | None:
@@ -575,7 +573,7 @@ def _move_of_member(asked: MoveRequested, member: ProjectMember, state: Message 
     check_filtered(asked.forced_host)
     if asked.kind == "evacuate":
         raise NotAllowed("kind: only operators evacuate a host")
-    if waits_since(asked.parts):
+    if asked.parts.waits.since:
         raise NotAllowed("since: only preempted instances keep the time of their first request")
     return asked
 

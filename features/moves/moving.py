@@ -28,7 +28,6 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import Attempt
-from bus.parts import waits_for
 from bus.queries import BuildStands, FindWaiting, WaitingRequest
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
@@ -205,7 +204,7 @@ class FollowedMoves:
             followed = self._open.get(move)
             if followed is None or followed.asked is None or now - followed.since < AGAIN_SECONDS:
                 continue
-            if waits_for(followed.asked.parts) and (waiting is None or move in waiting):
+            if followed.asked.parts.waits.longest and (waiting is None or move in waiting):
                 continue
             followed.since = now
             try:
@@ -218,7 +217,7 @@ class FollowedMoves:
         client has requested, with permission to wait, are queried.
         """
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
-        may = [open.asked.move for open in open_ if open.asked is not None and waits_for(open.asked.parts)]
+        may = [open.asked.move for open in open_ if open.asked is not None and open.asked.parts.waits.longest]
         if not may:
             return ()
         found = await waiting_moves(self.bus, may)

@@ -399,7 +399,7 @@ def refusal_of(
     made.
     """
     decision = structs.replace(message.decision, code=message.code)
-    parts = DecisionParts(DecidedMove(request=asked))
+    parts = DecisionParts(DecidedMove.of(asked))
     return decisions.StoredRefusal(asked.move, request, message.reason, decision, parts)
 
 

@@ -40,16 +40,11 @@ class SelectPurpose(Purpose):
 
     name: ClassVar[str] = "select"
     retires: ClassVar[bool] = False
+    is_external: ClassVar[bool] = True
 
     # allocations on excluded hosts that an instance keeps in addition to its claim, such as those of an
     # evacuated instance on its lost host
     kept: Mapping[Id, Held] = field(default_factory=dict)
-
-    def adapt(self, order: Order) -> Order:
-        return order.with_alternatives(is_external=True)
-
-    def consumers(self, order: Order) -> frozenset[Id]:
-        return frozenset(order.instances)
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         claim = structs.replace(super().claim(order, instance, choices), client=True)

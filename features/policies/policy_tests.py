@@ -23,7 +23,6 @@ from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from bus.parts import replaced_by
 from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
 from bus.vocabulary import portions
 from features.policies.core.policy_replay import reweighed
@@ -104,7 +103,7 @@ async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecis
                     RecordedDecision(
                         build.build, at[build.build], request, chosen.host, chosen.root, record,
                         summed(chosen.choice.allocations.values()), exists=there,
-                        replaces=bool(replaced_by(build.placed.parts)),
+                        replaces=build.placed.parts.replace_others,
                     )
                 )  # fmt: skip
     return found

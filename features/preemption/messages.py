@@ -106,21 +106,14 @@ class Preempts(ConsumerPart, frozen=True, kw_only=True):
     budget: Count = 0  # maximum number of victims of the project within one hour; 0: no limit
     together: Count = 0  # number of victims of all claims of the request
 
-    @property
-    def replaced(self) -> tuple[Id, ...]:
-        return tuple([victim.build for victim in self.victims])
-
 
 class Victims(PlacedPart, frozen=True, kw_only=True):
     """The instances to delete before the agent is ordered to build."""
 
     names_others: ClassVar = True
+    replaces_others: ClassVar = True
 
     preempts: ShortList[Victim] = ()
-
-    @property
-    def replaced(self) -> tuple[Id, ...]:
-        return tuple([victim.build for victim in self.preempts])
 
 
 def victims_of_placed(parts: PlacedParts) -> tuple[Victim, ...]:

@@ -7,7 +7,7 @@ from msgspec import Meta
 from bus.acts import Act, Requested, sent
 from bus.feature import MessagesPart
 from bus.messages import BuildCancelRequested
-from bus.parts import PlacedPart, PlacedParts, RequestPart, RequestParts
+from bus.parts import PlacedPart, PlacedParts, RequestPart, RequestParts, WaitTimes
 from bus.topics import ANYONE, Query
 from bus.vocabulary import Message, Seconds, Tagged, Wait, seconds_of
 
@@ -30,17 +30,11 @@ class WaitPart(RequestPart, frozen=True, kw_only=True):
     since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
 
     @property
-    def waits_for(self) -> str:
-        return self.wait or ""
+    def waits(self) -> WaitTimes:
+        return WaitTimes(self.wait or "", self.since)
 
-    @property
-    def waits_since(self) -> float:
-        return self.since
-
-    def placed(self, waits_since: float) -> "PlacedWait | None":
-        if not self.priority and not waits_since:
-            return None
-        return PlacedWait(priority=self.priority, since=waits_since)
+    def placed(self) -> "PlacedPriority | None":
+        return PlacedPriority(priority=self.priority) if self.priority else None
 
     def contradiction(self, request: Any, options: Any = None) -> str:
         if options is not None and seconds_of(self.wait) > options.max_wait:
@@ -49,19 +43,10 @@ class WaitPart(RequestPart, frozen=True, kw_only=True):
         return ""
 
 
-class PlacedWait(PlacedPart, frozen=True, kw_only=True):
-    """The priority of a placed instance, and when its request began to wait for a host."""
+class PlacedPriority(PlacedPart, frozen=True, kw_only=True):
+    """The priority of a placed instance."""
 
     priority: Priority = 0
-    since: Seconds = 0.0  # 0: it did not wait
-
-    @property
-    def asked(self) -> WaitPart | None:
-        return WaitPart(priority=self.priority) if self.priority else None
-
-    @property
-    def waits_since(self) -> float:
-        return self.since
 
 
 def wait_of(parts: RequestParts) -> str:
@@ -72,7 +57,7 @@ def wait_of(parts: RequestParts) -> str:
 
 def priority_of(parts: RequestParts | PlacedParts) -> int:
     """Return the priority of a request, or of the request of a placed instance."""
-    part = parts.get(WaitPart) or parts.get(PlacedWait)
+    part = parts.get(WaitPart) or parts.get(PlacedPriority)
     return 0 if part is None else part.priority
 
 
@@ -113,7 +98,8 @@ EDIT_WEIGHT = Query(
 
 
 PART = MessagesPart(
-    parts={RequestParts: WaitPart, PlacedParts: PlacedWait},
+    parts={RequestParts: WaitPart, PlacedParts: PlacedPriority},
+    asked={PlacedPriority: lambda placed: WaitPart(priority=placed.priority)},
     acts=(Act("share", "admin", "weights of projects", sent(EDIT_WEIGHT)),),
     requested={WeightEditRequested: Requested(id=lambda message: "" if message.project else NAME_OF_DEFAULT)},
     done=(WeightEdited,),

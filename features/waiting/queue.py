@@ -14,7 +14,6 @@ from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
-from bus.parts import replaced_by
 from bus.vocabulary import Id, Message, cause_of
 from features.waiting.messages import priority_of
 from features.waiting.placing import WaitingBuilds
@@ -320,7 +319,7 @@ async def _patient() -> AsyncIterator[None]:
 
 def preempts(message: Message) -> bool:
     """Return whether the message places a build that replaces others."""
-    return isinstance(message, BuildPlaced) and bool(replaced_by(message.parts))
+    return isinstance(message, BuildPlaced) and message.parts.replace_others
 
 
 def _name_of_lane(entry: QueuedRequest) -> Lane:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
@@ -369,7 +369,7 @@ def usable_alternates(
     return tuple(found.values())[:several]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Purpose:
     """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
     ends. This one builds new instances; features derive others from it, and override what differs.
@@ -382,24 +382,15 @@ class Purpose:
     # Whether the instances are new ones of the request's project. Only then does the share of the project
     # decide when the request is tried, and may the instances draw from its open reservations.
     boots: ClassVar[bool] = True
+    # Whether another system builds the instances, and may have begun before.
+    is_external: ClassVar[bool] = False
 
-    @property
-    def leaves_lost_host(self) -> bool:
-        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
-        return False
-
-    @property
-    def holds(self) -> Allocations:
-        """Return what the order's instance holds already on the host that it leaves."""
-        return {}
-
-    def adapt(self, order: Order) -> Order:
-        """Return a new order with what this purpose adds to its alternatives and times."""
-        return order
-
-    def consumers(self, order: Order) -> frozenset[Id]:
-        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
-        return frozenset()
+    # whether the instance leaves a host that is down: then it may draw from failover capacity
+    leaves_lost_host: bool = False
+    holds: Allocations = field(default_factory=dict)  # what its instance holds on the host that it leaves
+    current_roots: frozenset[str] = frozenset()  # the hosts on which its instance is now
+    replaces: frozenset[Id] = frozenset()  # consumers that do not restrict the hosts of its instance
+    waiting_since: float = 0.0  # since when its instance waits for a host; 0: it has not waited before
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         """Return the claim of an instance; `choices` are the chosen hosts, best first."""
@@ -484,9 +475,10 @@ def _placed(order: Order, settled: Settled) -> BuildPlaced:
         decision=noted(settled.decision, request.unknown_fields),
         reply_to=request.reply_to,
         requested=order.times.requested,
+        waited_since=order.times.waiting_since,
         content=order.content,
     )
-    placed_parts = [part.placed(order.times.waiting_since) for part in request.parts]
+    placed_parts = [part.placed() for part in request.parts]
     if any(placed_parts):
         message = structs.replace(message, parts=PlacedParts(*placed_parts))
     for part in settled.parts:

@@ -90,10 +90,14 @@ class Orders:
             purpose=purpose,
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
-            times=Times(requested=sent_at(request), retried_for=retried_for),
+            times=Times(
+                requested=sent_at(request), retried_for=retried_for, waiting_since=purpose.waiting_since
+            ),
             content=_content(common or self._digest_of(request), request),
         )
-        return purpose.adapt(order)
+        if not (purpose.is_external or purpose.current_roots):
+            return order
+        return order.with_alternatives(is_external=purpose.is_external, current_roots=purpose.current_roots)
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""

@@ -7,17 +7,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.parts import Part
+from bus.parts import PlacedPart
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.step import Course, Postponed, overdue_reports, step, time_limits
+from cell_conductor.core.step import Course, CourseStands, Postponed, overdue_report, step, time_limits
 from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report
 
 LIMITS = AttemptLimits()
 PLACED = a_placed(1)
 
 
-class Urgent(Part, frozen=True):
+class Urgent(PlacedPart, frozen=True):
     """The field of the feature in the message about a placed build."""
 
 
@@ -34,9 +34,7 @@ class PauseCourse(Course):
 
     events = (Pause,)
     state = Paused
-
-    def concerns(self, placed: BuildPlaced) -> bool:
-        return placed.parts.get(Urgent) is not None
+    placed_with = Urgent
 
     def step(self, build: Any, event: Any, now: float, limits: AttemptLimits, kernel: Any) -> Any:
         match event:
@@ -53,8 +51,8 @@ class PauseCourse(Course):
             case _:
                 return None
 
-    def time_limits(self, build: Build) -> tuple[float, ...]:
-        return (state.until,) if (state := build.parts.get(Paused)) else ()
+    def stands(self, build: Build) -> CourseStands:
+        return CourseStands(time_limits=(state.until,) if (state := build.parts.get(Paused)) else ())
 
 
 def active(*courses: Any) -> Build:
@@ -74,7 +72,6 @@ def test_a_course_has_a_build_until_it_gives_it_back() -> None:
     build = paused()
     assert (build.status, build.shown) == ("held", "paused")
     assert (build.deadline, time_limits(build, [PauseCourse()])) == (60.0, [60.0])
-    [overdue] = overdue_reports(build, [PauseCourse()])
-    assert overdue.outcome == "overdue"  # type: ignore[attr-defined]
+    assert overdue_report(build, [PauseCourse()]).outcome == "overdue"  # type: ignore[attr-defined]
     with pytest.raises(Postponed, match="it is paused"):
         step(build, a_delete(PLACED), 3.0, LIMITS, (PauseCourse(),))

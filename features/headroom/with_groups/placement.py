@@ -6,7 +6,7 @@ from bus.claims import ConsumerClaim
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 from features.groups.messages import claimed_group, groups_of, topology_claimed
-from features.headroom.held_sizes import GroupsOfJoins, JointGroup
+from features.headroom.held_sizes import HeadroomJoins, JointGroup
 from placement_worker.extension import ForPlacement, PlacementNeeds, PlacementPart
 
 _HELD = sql("""
@@ -64,7 +64,7 @@ def _made_by(claim: ConsumerClaim, group: Id) -> JointGroup:
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
-    needs.of(GroupsOfJoins).groups.append(GroupsOfConsumers())
+    needs.of(HeadroomJoins).groups.append(GroupsOfConsumers())
     return PlacementPart()
 
 

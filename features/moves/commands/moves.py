@@ -32,7 +32,7 @@ from berth.kit import (
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable
-from bus.parts import MoveParts, waits_for
+from bus.parts import MoveParts
 from bus.queries import BuildStands, WaitingRequest
 from bus.vocabulary import seconds_of
 from features.moves.messages import MoveKind, MoveProgress, MoveRequested
@@ -297,7 +297,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
 
 async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
     printer = RequestedMovesPrinter(cli)
-    longest = max((seconds_of(waits_for(request.parts)) for request in requests), default=0.0)
+    longest = max((seconds_of(request.parts.waits.longest) for request in requests), default=0.0)
     try:
         return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1
     except asyncio.CancelledError:

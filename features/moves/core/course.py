@@ -12,6 +12,7 @@ from cell_conductor.extension import (
     AttemptLimits,
     Build,
     Course,
+    CourseStands,
     Effects,
     HeldStatuses,
     Postponed,
@@ -40,6 +41,7 @@ from features.moves.core.handing_over import (
 from features.moves.core.move_step import step_of_move
 from features.moves.core.phases import (
     AT_SOURCE,
+    BuildMove,
     MoveEndedBefore,
     MoveImpossible,
     MovePart,
@@ -84,23 +86,18 @@ class MovesCourse(Course):
             None if stepped is None else (stepped[0], (*stepped[1], *_releases_while_away(stepped[0], now)))
         )
 
-    def guest_on(self, build: Build) -> Selection | None:
-        """Return the source host of a build in a move if its guest is still there."""
-        move = move_in_progress(build.parts)
-        if move is None or not move.was:
-            return None
-        waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
-        return build.hosts[move.source] if waits else None
+    def stands(self, build: Build) -> CourseStands:
+        last = last_move(build)
+        operation = last.id if last is not None else None
+        if (move := move_in_progress(build.parts)) is None:
+            return CourseStands(operation=operation)
+        return CourseStands(_guest_on(build, move), operation, None, phases.overdue_report)
 
-    def operation(self, build: Build) -> str | None:
-        move = last_move(build)
-        return move.id if move is not None else None
 
-    def time_limits(self, build: Build) -> tuple[float, ...] | None:
-        return None if move_in_progress(build.parts) is not None else ()
-
-    def overdue_reports(self, build: Build) -> Effects:
-        return (phases.overdue_report(build),) if move_in_progress(build.parts) is not None else ()
+def _guest_on(build: Build, move: BuildMove) -> Selection | None:
+    """Return the source host of a build in a move if its guest is still there."""
+    waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
+    return build.hosts[move.source] if move.was and waits else None
 
 
 def _conflict(build: Build, event: Any) -> MoveConflict | None:

@@ -226,7 +226,8 @@ def _new(placed: MovePlaced) -> Build:
         spec=placed.spec,
         decision=boot.decision,
         reply_to=boot.reply_to,
-        parts=PlacedParts(*[part for part in boot.parts if not part.replaced]),
+        waited_since=boot.waited_since,
+        parts=PlacedParts(*[part for part in boot.parts if not part.replaces_others]),
     )
     return Build(id=placed.build, cell=placed.cell, status="active", placed=as_placed, end="active")
 

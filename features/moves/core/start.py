@@ -14,7 +14,7 @@ from bus.claims import STARTED, Choice, ConsumerClaim, Held, Released, Retired, 
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
-from bus.parts import Part, RequestParts, none_of, waits_for, waits_since
+from bus.parts import Part, RequestParts, none_of
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider, is_bare_metal
@@ -211,7 +211,7 @@ def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
     """Return a refusal if fields of the move request are invalid or contradict each other, or contradict the
     scheduler's options of requests, else None.
     """
-    kind, waits = asked.kind, waits_for(asked.parts)
+    kind, waits = asked.kind, asked.parts.waits.longest
     problems = [
         (asked.move == asked.build, "move: its id must differ from the build's"),
         (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
@@ -341,23 +341,18 @@ class MovePurpose(Purpose):
     start: MoveStart
     has_started: bool = False  # an earlier delivery of the request made the claim, which begins the move
 
-    @property
-    def leaves_lost_host(self) -> bool:
-        return self.start.asked.kind == "evacuate"
-
-    @property
-    def holds(self) -> Allocations:
-        source = self.start.source
-        return source.choice.allocations if source is not None else {}
-
-    def adapt(self, order: Order) -> Order:
-        times = structs.replace(order.times, waiting_since=waits_since(self.start.asked.parts))
-        order = structs.replace(order, times=times)
-        return order.with_alternatives(current_roots=self.start.current_roots)
-
-    def consumers(self, order: Order) -> frozenset[Id]:
-        holder = self.start.keep
-        return frozenset({self.start.asked.build, *([holder] if holder is not None else ())})
+    @classmethod
+    def of(cls, start: MoveStart) -> "MovePurpose":
+        """Return the purpose of the order for a move."""
+        asked, source, holder = start.asked, start.source, start.keep
+        return cls(
+            start,
+            leaves_lost_host=asked.kind == "evacuate",
+            holds=source.choice.allocations if source is not None else {},
+            current_roots=start.current_roots,
+            replaces=frozenset({asked.build, *([holder] if holder is not None else ())}),
+            waiting_since=asked.parts.waits.since,
+        )
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""
@@ -430,7 +425,7 @@ class MovePurpose(Purpose):
 
 def asked_by(start: MoveStart) -> tuple[BuildRequested, MovePurpose]:
     """Return the request that finds the destination of a move, and its purpose."""
-    return start.request(), MovePurpose(start)
+    return start.request(), MovePurpose.of(start)
 
 
 # The state machine of the start of a move.

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from bus.claims import Held, ReleaseRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
-from bus.parts import waits_since
 from bus.vocabulary import Compact, Contended, Message, seconds_of
 from cell_conductor.extension import (
     AttemptLimits,
     Build,
     Course,
+    CourseStands,
     Effects,
     Leftover,
     Step,
@@ -99,10 +99,11 @@ class VictimCourse(Course):
             return None
         return build, (*_as_preempted(build, effects), *has_left(build))
 
-    def time_limits(self, build: Build) -> tuple[float, ...]:
+    def stands(self, build: Build) -> CourseStands:
         vacates = build.parts.get(Vacate)
-        repeats = vacates is not None and vacates.repeat_at and build.held_as == "shelved"
-        return (vacates.repeat_at,) if vacates is not None and repeats else ()
+        if vacates is None or not vacates.repeat_at or build.held_as != "shelved":
+            return CourseStands()
+        return CourseStands(time_limits=(vacates.repeat_at,))
 
 
 def _step_of_victim(
@@ -205,7 +206,7 @@ def has_left(build: Build) -> Effects:
         reason=f"preempted by {vacates.by[0]}, which has priority {vacates.priority}",
         priority=priority_of(build.as_placed.parts),
         requeued=status == "shelved",
-        requested=waits_since(build.as_placed.parts) or first,
+        requested=build.as_placed.waited_since or first,
     )
     messages: Effects = (*(left(build.id, by, build.cell) for by in vacates.by), preempted)
     if status == "deleted":
@@ -239,9 +240,7 @@ class PreemptorCourse(Course):
     name = "preemptor"
     events = (Vacating,)
     state = Awaited
-
-    def concerns(self, placed: BuildPlaced) -> bool:
-        return Victims in placed.parts
+    placed_with = Victims
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step

@@ -10,7 +10,7 @@ import pytest
 from berth.kit.testing import placement_breaches
 from bus.domains import LabelEditRequested
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.parts import PlacedParts, replaced_by
+from bus.parts import PlacedParts
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
 from bus.resources import FindAllocations
@@ -19,12 +19,12 @@ from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
-from features.preemption.messages import PriorityClass
+from features.preemption.messages import PriorityClass, victims_of_placed
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from features.preemption.with_groups.scheduler import limits_of
 from features.topology.messages import GangRole
-from features.waiting.messages import PlacedWait
+from features.waiting.messages import PlacedPriority
 from placement_worker import Placement
 from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import CellQueries
@@ -61,7 +61,7 @@ class FullCloud:
                 self.instances[uid(number)] = Instance(
                     build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
                     project="p1", flavor="m", attempt=1, generation=1,
-                    parts=PlacedParts(PlacedWait(priority=priority)),
+                    parts=PlacedParts(PlacedPriority(priority=priority)),
                 )  # fmt: skip
 
     async def place(self, request: BuildRequested) -> dict[str, set[str]]:
@@ -69,7 +69,7 @@ class FullCloud:
         found: dict[str, set[str]] = {}
         for message in await messages_of(self.scheduler, request):
             if isinstance(message, BuildPlaced):
-                victims = set(replaced_by(message.parts))
+                victims = {victim.build for victim in victims_of_placed(message.parts)}
                 assert found.setdefault(message.chosen.host, victims) == victims
             else:
                 assert isinstance(message, BuildUnplaceable)

@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from bus.parts import replaced_by
 from features.preemption.messages import PriorityClass
+from features.preemption.rule import victims_of
 from features.preemption.victim_search import VictimSearch
 from features.tests.contract.test_preempting_gangs import RACKS, FullCloud, a_gang
 from features.tests.contract.test_preempting_gangs import cloud as cloud
@@ -22,9 +22,7 @@ async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_bud
     question = WhatIf(request=a_gang((2, 8)), replacing=True)
     answer = await what_ifs.answer(structs.replace(question, claims=True))
     assert answer.fits and len(answer.replaced) == 2
-    assert [replaced_by(claim.parts) for claim in answer.claims] == [
-        (instance.build,) for instance in answer.replaced
-    ]
+    assert [victim.build for victim in victims_of(answer.claims)] == [each.build for each in answer.replaced]
     await cloud.place(a_gang((1, 8)))
     answer = await what_ifs.answer(question)
     [note] = answer.notes

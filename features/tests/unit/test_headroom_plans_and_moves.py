@@ -27,7 +27,7 @@ async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> No
     drawn = DrawnReservations(find, RecordingSource(hosts), Clock())
     drawn.learn([HEADROOM])
     move = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, on_host(1), BuildSpec(flavor=Flavor(name="small")))
-    purpose = MovePurpose(move)
+    purpose = MovePurpose.of(move)
     order = Order(a_request(1), attempts=((a_wish(),),), instances=(MOVE,), purpose=purpose)
     [order] = await drawn.prepare([order], again=False)
     assert [each.question.roots for each in order.alternatives] == [(roots[2],), (roots[1], roots[2]), ()]

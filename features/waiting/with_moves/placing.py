@@ -95,7 +95,7 @@ class WaitingMoves:
         return isinstance(message, MovePlaced)
 
     def decision_parts(self, entry: QueuedRequest) -> DecisionParts:
-        return DecisionParts(DecidedMove(request=_start_of(entry).asked))
+        return DecisionParts(DecidedMove.of(_start_of(entry).asked))
 
     async def cancelled(self, entry: QueuedRequest, fenced: Fenced) -> Message:
         asked = _start_of(entry).asked

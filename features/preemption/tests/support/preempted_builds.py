@@ -9,7 +9,7 @@ from bus.vocabulary import Message
 from cell_conductor.core.build import Build, attempt_fields
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer
 from features.preemption.messages import Vacating, Victim, Victims
-from features.waiting.messages import PlacedWait
+from features.waiting.messages import PlacedPriority
 from tests.support.conductor_builders import CELL, a_placed, step
 from tests.support.ids import uid
 
@@ -32,7 +32,7 @@ def after(build: Build | None, *events: Event, now: float = 0.0) -> tuple[Build,
 
 def preempting(*victims: str) -> tuple[Build, tuple[Message, ...]]:
     replaced = Victims(preempts=tuple(a_victim(build, grace=5.0) for build in victims))
-    placed = replace(a_placed(1), parts=PlacedParts(replaced, PlacedWait(priority=7)))
+    placed = replace(a_placed(1), parts=PlacedParts(replaced, PlacedPriority(priority=7)))
     return after(None, placed)
 
 

@@ -18,4 +18,4 @@ def test_a_change_of_weights_is_refused(change: str) -> None:
 def test_a_request_that_waited_is_tried_with_its_priority_but_does_not_wait() -> None:
     tried = without_waiting(a_request(1, wait="7d", priority=3))
     assert priority_of(tried.parts) == 3
-    assert not any(part.waits_for for part in tried.parts)
+    assert not tried.parts.waits.longest
