@@ -70,7 +70,7 @@ class HeldStatuses(NamedTuple):
 
 
 class CourseStands(NamedTuple):
-    """What the kernel must know about a build that a course has."""
+    """The facts of a build that a course has which the kernel must know."""
 
     guest_on: Selection | None = None  # the host of the build's guest; None: the build's host
     operation: str | None = None  # the id of the course's current or last operation on it, such as a move

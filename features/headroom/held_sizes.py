@@ -53,7 +53,7 @@ ReplacedBy = Callable[[Sequence[ConsumerClaim]], Collection[Id]]
 
 @dataclass(eq=False)
 class HeadroomJoins:
-    """What joins of headroom add to it."""
+    """The groups and replaced instances that joins of headroom add."""
 
     groups: list[JointGroups] = field(default_factory=list)
     replaced: list[ReplacedBy] = field(default_factory=list)
