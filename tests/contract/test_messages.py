@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from berth.features import FEATURES
 from bus.clock import Clock
 from bus.context import follow
 from bus.errors import Undecodable
@@ -27,11 +28,13 @@ KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (*(t.message for t in TOPICS), *(k for q in QUERIES for k in (q.asks, q.answer)))
 }
-# Message or Message.Variant → the JSON that was on the wire
+OF_FEATURES = re.compile(r'"parts":\{"(\w+)"')
+# Message or Message.Variant → the JSON that was on the wire; without those that have parts of deleted features
 GOLDEN = {
     line.partition(" ")[0]: line.partition(" ")[2].encode()
     for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/**/tests/golden.txt"))
     for line in file.read_text().splitlines()
+    if set(FEATURES).issuperset(OF_FEATURES.findall(line))
 }
 
 
