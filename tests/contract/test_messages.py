@@ -29,7 +29,7 @@ KINDS: dict[str, type[Message]] = {
     for kind in (*(t.message for t in TOPICS), *(k for q in QUERIES for k in (q.asks, q.answer)))
 }
 OF_FEATURES = re.compile(r'"parts":\{"(\w+)"')
-# Message or Message.Variant → the JSON that was on the wire; without those that have parts of deleted features
+# Message or Message.Variant → the JSON that was on the wire, if it has no parts of deleted features
 GOLDEN = {
     line.partition(" ")[0]: line.partition(" ")[2].encode()
     for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/**/tests/golden.txt"))
