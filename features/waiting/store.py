@@ -179,7 +179,7 @@ class WaitingStore:
         for each in equal:
             self.queues.leave(each.request)
             self.rule_waits.hold(each.key, project, kind, wakes_on)
-            self.starts.enter_refused(each, wakes_on, self.rule_waits.position(each.key))
+            self.starts.enter(each, self.rule_waits.position(each.key), wakes_on, is_refused=True)
         self._moved()
         return True
 
