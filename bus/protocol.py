@@ -163,8 +163,8 @@ class Intake(Inbox, Protocol):
         """Begin to receive the messages of this inbox."""
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Record that a handler call has ended, and its messages, `deliveries`, are settled, requeued or wait
-        for confirms of clients' queues only. It may be called again when those are settled.
+        """Record that a handler call has ended. Its messages, `deliveries`, are settled or requeued, or wait
+        only for confirms of clients' queues.
         """
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from bus.clock import Clock
 from bus.delivery.settling import HANDLING_SECONDS, Readable, ServedRow
-from bus.protocol import Delivery, Inbox
+from bus.protocol import Delivery, Inbox, Intake
 from bus.worker import On
 
 Work = Callable[[], Awaitable[None]]
@@ -105,11 +105,11 @@ class QueueReader:
                 raise
             self._batch_average += (len(deliveries) - self._batch_average) / 4
             self.taken += len(deliveries)
-            task = self._call(deliveries, partial(self._handle_list, deliveries))
+            task = self._call(deliveries, partial(self._handle_list, deliveries), self._intake)
             task.add_done_callback(lambda _: self._slots.release())
 
-    def _call(self, deliveries: list[Delivery], work: Work) -> asyncio.Task[None]:
-        task = self._group.create_task(self._handle(deliveries, work))
+    def _call(self, deliveries: list[Delivery], work: Work, intake: Intake | None) -> asyncio.Task[None]:
+        task = self._group.create_task(self._handle(deliveries, work, intake))
         self._busy[task] = self._clock.monotonic(), deliveries
         task.add_done_callback(self._busy.pop)
         return task
@@ -130,27 +130,23 @@ class QueueReader:
             readable = [each for each in readable if not self._is_slow(each[1])]
             deliveries[:] = [delivery for delivery, _ in readable]  # `_handle_slow` settles the slow messages
             apart = [delivery for delivery, _ in slow]
-            self._call(apart, partial(self._handle_slow, slow, apart))
+            self._call(apart, partial(self._handle_slow, slow), self._intake)
         if readable:
-            await self._handle_readable(readable, deliveries)
+            await self._handle_readable(readable)
 
-    async def _handle_slow(self, slow: Readable, deliveries: list[Delivery]) -> None:
+    async def _handle_slow(self, slow: Readable) -> None:
         async with self._slow_slots:
-            await self._handle_readable(slow, deliveries)
+            await self._handle_readable(slow)
 
-    async def _handle_readable(self, readable: Readable, deliveries: list[Delivery]) -> None:
-        """Handle messages; those whose results for clients are not confirmed yet are settled in further
-        tasks, for which this call does not wait, and removed from `deliveries`.
+    async def _handle_readable(self, readable: Readable) -> None:
+        """Handle messages, as the last step of a call. Those whose results for clients are not confirmed yet
+        are settled in further tasks, for which this call and the next one do not wait.
         """
-        apart = await self.served.handle(readable, self._group.create_task)
-        if apart and self._intake is not None:  # the next call does not wait for the clients' confirms
-            self._intake.handled(deliveries)
-        for unsettled in apart:
-            removed = {id(delivery) for delivery in unsettled.deliveries}
-            deliveries[:] = [delivery for delivery in deliveries if id(delivery) not in removed]
-            self._call([*unsettled.deliveries], unsettled.settle)
+        for unsettled in await self.served.handle(readable, self._group.create_task):
+            self._call([*unsettled.deliveries], unsettled.settle, None)
 
-    async def _handle(self, deliveries: Sequence[Delivery], work: Work) -> None:
+    async def _handle(self, deliveries: Sequence[Delivery], work: Work, intake: Intake | None) -> None:
+        """Do the work with messages, and report to the intake, if there is one, that the call has ended."""
         started = self._clock.monotonic()
         try:
             await work()
@@ -166,6 +162,6 @@ class QueueReader:
                 for delivery in deliveries:
                     delivery.requeue()
         finally:
-            if self._intake is not None:
-                self._intake.handled(deliveries)
+            if intake is not None:
+                intake.handled(deliveries)
         self._seconds.observe(self._clock.monotonic() - started)

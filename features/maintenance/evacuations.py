@@ -15,7 +15,6 @@ from bus.clock import Clock
 from bus.domains import ZONE
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
-from bus.parts import PlanParts
 from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
@@ -29,9 +28,9 @@ from features.maintenance.core.dead_hosts import (
 )
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
-from features.moves.emptying import departures
+from features.moves.emptying import kept_empty
 from features.moves.host_traits import force_down_host
-from features.moves.messages import EmptiedHost, Emptying, PlanOfMoves, StopPlan
+from features.moves.messages import EmptiedHost, Emptying, StopPlan
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import PlacementQueries
 
@@ -228,14 +227,13 @@ class _EvacuationStep:
         await self._store()
 
     async def _move(self, row: HostEvacuation) -> None:
-        plans = self.dead.plans
         if FORCED_DOWN not in self.view.hosts[row.root].traits:
             self._put(row, "undone", "an operator has removed the mark that it is forced down")
             return
         host = EmptiedHost(root=row.root, host=row.host, cell=row.cell)
-        goal = PlanParts(Emptying(hosts=(host,), kind="evacuate", keeps_on=True))
-        await plans.set(PlanOfMoves(id=row.id, parts=goal, most=MOVES_AT_ONCE, plan="evacuation"))
-        left = (await departures(plans, row.id)).get(row.root)
+        goal = Emptying(hosts=(host,), kind="evacuate", keeps_on=True)
+        states = await kept_empty(self.dead.plans, row.id, goal, MOVES_AT_ONCE, "evacuation")
+        left = states.get(row.root)
         if left is None:
             return
         if not left.memory_mb and not left.in_progress:

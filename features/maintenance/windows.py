@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.parts import PlanParts
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
@@ -32,9 +31,9 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.store import StoredWindow
-from features.moves.emptying import HostDeparture, departures, instances_on, memory_of
+from features.moves.emptying import HostDeparture, instances_on, kept_empty, memory_of
 from features.moves.host_traits import cause_trait, close_host, open_host
-from features.moves.messages import EmptiedHost, Emptying, MoveKind, MoveRequested, PlanOfMoves, StopPlan
+from features.moves.messages import EmptiedHost, Emptying, MoveKind, MoveRequested, StopPlan
 from features.moves.plans import MovePlans
 from features.moves.supposed_moves import MoveEvaluation, SupposedMove, why_not, without_host
 from scheduler_worker.extension import CellQueries, PlacementQueries
@@ -245,10 +244,7 @@ class _WindowStep:
             for host in [self.view.hosts[root]]
         ]
         goal = Emptying(hosts=tuple(hosts), kind=_kind(self.window.cold), because=CAUSE, keeps_on=True)
-        await self.all.plans.set(
-            PlanOfMoves(id=self.window.id, parts=PlanParts(goal), most=self.window.moves, plan="maintenance")
-        )
-        found = await departures(self.all.plans, self.window.id)
+        found = await kept_empty(self.all.plans, self.window.id, goal, self.window.moves, "maintenance")
         states = {root: found[root] for root in draining if root in found}
         for root, left in states.items():
             note = "; ".join(f"{build}: {why}" for build, why in sorted(left.failed.items())[:5])

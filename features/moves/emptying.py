@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.parts import PlanParts
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Id, portions
 from features.moves.core.emptying import CHANGED, next_step
 from features.moves.core.plan_moves import DONE, MovesOfPlan, StoredMove, move_id
 from features.moves.host_traits import cause_trait
-from features.moves.messages import Emptying, MoveOfPlan, MoveRequested, PlanOfMoves, PlanStands
+from features.moves.messages import Emptying, MoveOfPlan, MovePlan, MoveRequested, PlanOfMoves, PlanStands
 from features.moves.plans import MovePlans, PlanKind, PlanStep
 from scheduler_worker.extension import CellQueries, PlacementQueries
 
@@ -165,9 +166,14 @@ def _roots(goal: Emptying) -> list[Id]:
     return [host.root for host in goal.hosts]
 
 
-async def departures(plans: MovePlans, plan: Id) -> dict[Id, HostDeparture]:
-    """Return the state of each host that a plan empties, by root, if the plan has read its instances."""
-    found = await plans.stored(plan)
+async def kept_empty(
+    plans: MovePlans, id_: Id, goal: Emptying, most: int, plan: MovePlan
+) -> dict[Id, HostDeparture]:
+    """Start the plan with this id and goal, or change its goal. Return the state of each host that it
+    empties, by root, if the plan has read its instances.
+    """
+    await plans.set(PlanOfMoves(id=id_, parts=PlanParts(goal), most=most, plan=plan))
+    found = await plans.stored(id_)
     if found is None:
         return {}
     there: dict[Id, dict[Id, int]] = found.memo.get("there", {})

@@ -32,9 +32,7 @@ from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
 from control_room.kit import several
-from features.moves.commands.moves import MovePrinter
-from features.moves.messages import MoveKind, MoveOfPlan
-from features.moves.plan_requests import outcome_of
+from features.moves.commands.moves import PlanPrinter
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomGoal, RoomPlanned
 from features.planning.reserving import MODULE, MadeRoom
 from features.planning.room_requests import RoomListener, RoomMade, make_room, plan_room
@@ -165,15 +163,8 @@ def step_line(step: PlannedStep) -> str:
     return f"  {step.wave + 1}. {step.kind:<7} {called}  {way}  ({held})"
 
 
-class RoomPrinter(RoomListener):
+class RoomPrinter(PlanPrinter, RoomListener):
     """Prints a plan, and the result of each of its moves."""
-
-    def __init__(self, cli: Cli, kind: MoveKind) -> None:
-        self.cli = cli
-        self._moves, self._kind = MovePrinter(cli), kind
-
-    def on_move(self, move: MoveOfPlan) -> None:
-        self._moves.on_outcome(outcome_of(move, self._kind))
 
     def undoing(self, goal: RoomGoal) -> None:
         """Print that the moves are reverted, and why."""

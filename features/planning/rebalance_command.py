@@ -25,9 +25,9 @@ from bus.masking import printable
 from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
 from control_room.kit import several
-from features.moves.commands.moves import MovePrinter
-from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves, PlanStands
-from features.moves.plan_requests import PlanListener, outcome_of, plan_sentence, start_plan
+from features.moves.commands.moves import PlanPrinter
+from features.moves.messages import FIND_PLANS, FindPlans, PlanOfMoves, PlanStands
+from features.moves.plan_requests import plan_sentence, start_plan
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,
@@ -177,15 +177,8 @@ def _print_plans(cli: Cli, running: Sequence[PlanStands]) -> None:
         cli.line("no rebalancing runs")
 
 
-class BalancePrinter(PlanListener):
+class BalancePrinter(PlanPrinter):
     """Prints the plan of a rebalancing, and the result of each of its moves."""
-
-    def __init__(self, cli: Cli, kind: MoveKind) -> None:
-        self.cli = cli
-        self._moves, self._kind = MovePrinter(cli), kind
-
-    def on_move(self, move: MoveOfPlan) -> None:
-        self._moves.on_outcome(outcome_of(move, self._kind))
 
     def planned(self, plan: BalancePlanned) -> None:
         if self.cli.as_json:

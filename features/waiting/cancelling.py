@@ -86,8 +86,8 @@ class CancelledWaits:
         store, entry = self._store, found.queued
         if found.before is not None:
             return
-        ours = found.owner == store.name
-        with store.noting_unknown_commits():
+        ours = found.owner == store.rows.name
+        with store.rows.noting_unknown_commits():
             left = await self._removed(entry, removed, ours=ours)
         if ours:
             if left is None:

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from bus.messages import BuildCancelRequested, BuildRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
+from features.waiting.answers import WaitingAnswers
 from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.messages import wait_of
-from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
 from features.waiting.results import Evaluation
 from features.waiting.store import WaitingStore
@@ -19,11 +19,11 @@ class WaitingFallback(Fallback):
     """The fallback that stores requests which may wait, and takes them over."""
 
     def __init__(
-        self, store: WaitingStore, arrivals: Arrivals, owner: WaitingOwner, cancelling: CancelledWaits
+        self, store: WaitingStore, arrivals: Arrivals, answers: WaitingAnswers, cancelling: CancelledWaits
     ) -> None:
         self._store = store
         self._arrivals = arrivals
-        self._owner = owner
+        self._answers = answers
         self._cancelling = cancelling
 
     def taken(self, request: Id) -> BuildRequested | None:
@@ -55,13 +55,13 @@ class WaitingFallback(Fallback):
         return await self._cancelling.cancel(asked)
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
-        return await self._owner.explain(id_, found)
+        return await self._answers.explain(id_, found)
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
-        return await self._owner.waiting(question)
+        return await self._answers.waiting(question)
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
-        return await self._owner.projects_of(ids)
+        return await self._answers.projects_of(ids)
 
 
 def _waits(order: Order) -> bool:

@@ -273,7 +273,7 @@ class WaitingQueue:
                 with resumed(entry.story):
                     await self._publish_all(evaluator, result.messages)
                 if any(map(evaluator.is_placed, result.messages)):
-                    self.store.starts.started(entry.request)
+                    self.store.starts.leave([entry.request], started=True)
                     self.store.queues.on_started(entry.request, self._clock.monotonic())
                 done.append(entry.request)
             except Exception as problem:

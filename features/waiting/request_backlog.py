@@ -24,9 +24,11 @@ from bus.sql.failures import Conflict
 from bus.vocabulary import UNSAID_ID, Id, KeystoneId
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.messages import Priority
+from features.waiting.owned_rows import OwnedRows
 from features.waiting.request_sizes import RequestSizes
-from features.waiting.store import WaitingStore
-from features.waiting.stored_requests import PATIENCE, StoredRequests
+from features.waiting.results import PATIENCE
+from features.waiting.start_estimates import StartEstimates
+from features.waiting.stored_requests import StoredRequests
 from features.waiting.tables import queued
 
 log = logging.getLogger(__name__)
@@ -84,15 +86,16 @@ class RequestBacklog:
     concurrently, and up to CALLS_OF_LIGHT additional batches with only requests of light projects.
     """
 
-    def __init__(self, waiting: WaitingStore, clock: Clock, sizes: RequestSizes, calls: int) -> None:
-        self._waiting = waiting
+    def __init__(
+        self, rows: OwnedRows, starts: StartEstimates, clock: Clock, sizes: RequestSizes, calls: int
+    ) -> None:
+        self._rows = rows
+        self._starts = starts
         self._clock = clock
         self._sizes = sizes
         self._most_calls = calls
         self._queue = FairQueue(clock.monotonic)
-        self.stored = StoredRequests(
-            waiting.database, clock, waiting.name, waiting.live, self._queue, lambda e: sizes.of(e.body)
-        )
+        self.stored = StoredRequests(rows, clock, self._queue, lambda e: sizes.of(e.body))
         self._inbox: Inbox | None = None
         self._unstored: dict[FairItem, None] = {}  # requests in the queue without acknowledgement
         self._unusual: deque[Delivery] = deque()  # unreadable or suspect messages, which the bus handles
@@ -126,7 +129,7 @@ class RequestBacklog:
         """Measure how fast the new requests of each project are evaluated."""
         unstored = Counter(item.project for item in self._unstored) if self.stored.projects else {}
         counts = {project: stored.counts for project, stored in self.stored.projects.items()}
-        self._waiting.starts.measure(counts, unstored)
+        self._starts.measure(counts, unstored)
 
     # Methods that the bus calls, as of any inbox
 
@@ -156,9 +159,7 @@ class RequestBacklog:
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Count these requests as handled, for the shares of their projects. There are none if all results of
-        a batch are settled apart: then the batch ends with these.
-        """
+        """Count these requests as handled, for the shares of their projects."""
         began = None
         for delivery in deliveries:
             if (item := self._handled.pop(id(delivery), None)) is not None:
@@ -353,8 +354,7 @@ class RequestBacklog:
             ]
             rows = {row.id: (row, delivery.envelope) for row, delivery in received}
             try:
-                with self._waiting.noting_unknown_commits():
-                    owners = await self.stored.add([row for row, _ in rows.values()])
+                owners = await self.stored.add([row for row, _ in rows.values()])
             except BaseException:
                 for place, request, delivery in messages[at:]:
                     self._enter(place, [(request, delivery)])
@@ -362,7 +362,7 @@ class RequestBacklog:
             for _, delivery in received:
                 delivery.done()
             for row, envelope in rows.values():
-                if owners[row.id] == self._waiting.name:
+                if owners[row.id] == self._rows.name:
                     self.stored.on_stored(row, envelope)
             self._more.set()
 

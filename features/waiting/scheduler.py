@@ -5,12 +5,14 @@ from msgspec import structs
 from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, answers, every
+from features.waiting.answers import WaitingAnswers
 from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.host_changes import HostChanges
 from features.waiting.messages import EDIT_WEIGHT
+from features.waiting.owned_rows import OwnedRows
 from features.waiting.owner import WaitingOwner
 from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
@@ -27,10 +29,10 @@ MEASURE_SECONDS = 15.0
 WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
 
 
-def of_clients(owner: WaitingOwner) -> ClientQuery:
+def of_clients(waits: WaitingAnswers) -> ClientQuery:
     async def find(question: FindWaiting, client: ProjectMember, find_owners: FindOwners) -> WaitingFound:
         project = project_of(client, question.project)
-        found = await owner.waiting(structs.replace(question, project=project))
+        found = await waits.waiting(structs.replace(question, project=project))
         return WaitingFound(  # a field that is not named here is not for clients
             waiting=tuple(request for request in found.waiting if request.project == project),
             count=found.count,
@@ -49,10 +51,12 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
     held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
-    store = WaitingStore(scheduler, held, needs.database, signal.changed)
+    rows = OwnedRows(needs.database, scheduler.hosts.roster.name, held.holds)
+    store = WaitingStore(scheduler, held, rows, signal.changed)
     queue = WaitingQueue(store, WaitingBuilds(scheduler, store), needs.publish, clock)
-    backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
+    backlog = RequestBacklog(rows, store.starts, clock, store.sizes, options.concurrency)
     owner = WaitingOwner(queue, backlog, clock)
+    waits = WaitingAnswers(store)
     cancelling = CancelledWaits(store, scheduler.ending, needs.publish)
     HostChanges(scheduler, store, queue.recheck)
     store.weights.queues.append(backlog.set_weights)
@@ -62,9 +66,9 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
 
     return SchedulerPart(
         narrowings=(held,),
-        fallbacks=(WaitingFallback(store, Arrivals(scheduler, store), owner, cancelling),),
-        client_queries={"waiting": of_clients(owner)},
-        offers=(store, owner),
+        fallbacks=(WaitingFallback(store, Arrivals(scheduler, store), waits, cancelling),),
+        client_queries={"waiting": of_clients(waits)},
+        offers=(store, waits),
         intake=RequestIntake(inbox=backlog, prefetch=PREFETCH, calls=CALLS_OF_LIGHT),
         rows=WorkerRows(
             answers=[answers(EDIT_WEIGHT, store.weights.edit)],

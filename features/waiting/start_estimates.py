@@ -51,31 +51,25 @@ class StartEstimates:
         self._clock = clock
         self._idle = True  # True if no request waits and the last history is stored
 
-    def enter(self, entry: QueuedRequest, position: int, lacks: str) -> None:
-        """Begin to estimate when a request starts."""
-        now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
-        self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
-
-    def enter_refused(self, entry: QueuedRequest, wakes_on: str, position: int) -> None:
-        """Record that a request waits for commits with the key `wakes_on`. Its start is estimated from how
-        fast equal requests with the same key have started.
+    def enter(self, entry: QueuedRequest, position: int, lacks: str, *, is_refused: bool = False) -> None:
+        """Begin to estimate when a request starts that lacks capacity, or commits with a key if a rule has
+        refused it: from how fast equal requests that lacked the same have started.
         """
-        kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
-        self.times.enter(entry.request, kind, wakes_on, priority_of(entry.message.parts), position, now)
+        now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
+        kind = _refused_kind(entry.kind, lacks) if is_refused else entry.kind
+        self.times.enter(entry.request, kind, lacks, priority, position, now)
 
     def of_first(self, entry: QueuedRequest) -> StartEstimate | None:
         """Return when the first request of a queue starts, as seconds from now; None: unknown."""
         return self.times.estimate(entry.kind, priority_of(entry.message.parts), 1, self._clock.monotonic())
 
-    def started(self, request: Id) -> None:
-        """Compare the estimate of a request that got a host with the time that it waited."""
-        self.times.leave(request, self._clock.monotonic(), started=True)
-
-    def leave(self, requests: Iterable[Id]) -> None:
-        """Record that waiting requests have left their queues, unless their start is recorded already."""
+    def leave(self, requests: Iterable[Id], *, started: bool = False) -> None:
+        """Record that waiting requests have left their queues, unless it is recorded already. If they got
+        hosts (`started`), compare their estimates with the time that they waited.
+        """
         now = self._clock.monotonic()
         for request in requests:
-            self.times.leave(request, now, started=False)
+            self.times.leave(request, now, started=started)
 
     def forget(self, requests: Iterable[Id]) -> None:
         """Drop waiting requests that another scheduler has taken over."""

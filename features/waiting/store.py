@@ -3,22 +3,20 @@
 A request is stored before its message is acknowledged. The queues decide which request is tried first.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bus.context import StoredContext
 from bus.decisions import WAKES, Decision
-from bus.sql.database import Database
 from bus.sql.failures import retrying
-from bus.sql.statement import Transaction
 from bus.vocabulary import Id, Message, cause_of, seconds_of
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.core.waiting_request import names_other_instances
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
 from features.waiting.hosts import needs_of
 from features.waiting.messages import wait_of
+from features.waiting.owned_rows import OwnedRows
 from features.waiting.purposes import WaitingPurpose
 from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
@@ -45,10 +43,10 @@ class WaitingStore:
     """Holds the waiting requests that this scheduler owns; calls `changed` when they change."""
 
     def __init__(
-        self, scheduler: Placing, held: HeldHosts, database: Database, changed: Callable[[], None]
+        self, scheduler: Placing, held: HeldHosts, rows: OwnedRows, changed: Callable[[], None]
     ) -> None:
-        self.database = database
-        self.name = scheduler.hosts.roster.name
+        self.rows = rows
+        self.database = rows.database
         self.held = held
         self.sizes = held.sizes
         self.fitting = held.fitting
@@ -56,18 +54,12 @@ class WaitingStore:
         self.rule_waits = RuleWaits()
         self.requests = held.requests
         self.starts = held.starts
-        self.weights = ProjectWeights(database, held.queues.set_weights)
+        self.weights = ProjectWeights(rows.database, held.queues.set_weights)
         self.woken = held.woken
         # The purposes of requests that boot no instance, by name; joins of waiting add them.
         self.purposes: dict[str, WaitingPurpose] = {}
-        self.refusals = RefusalRecords(database, scheduler.clock)
+        self.refusals = RefusalRecords(rows.database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
-        self.rescued = 0
-        self.entered = False  # whether this scheduler is registered as an owner
-        self.taken_for_dead = False
-        # Counts transactions of which it is unknown whether they were committed: the stored requests of this
-        # scheduler must then be compared with those in memory.
-        self.unknown_commits = 0
         self._unrecorded: set[Id] = set()  # requests whose last evaluation is not stored
         # Requests whose builds may hold hosts: an evaluation was interrupted between its claims and its
         # messages.
@@ -81,7 +73,7 @@ class WaitingStore:
         self._clock = scheduler.clock
         self._scheduler = scheduler
         self._changed = changed
-        self._add = retrying(self._clock)(self._add_once)
+        self.add = retrying(self._clock)(self._add_once)
 
     def add_purpose(self, purpose: WaitingPurpose) -> None:
         """Register a purpose of orders that may wait, such as moves."""
@@ -187,7 +179,7 @@ class WaitingStore:
         for each in equal:
             self.queues.leave(each.request)
             self.rule_waits.hold(each.key, project, kind, wakes_on)
-            self.starts.enter_refused(each, wakes_on, self.rule_waits.position(each.key))
+            self.starts.enter(each, self.rule_waits.position(each.key), wakes_on, is_refused=True)
         self._moved()
         return True
 
@@ -331,37 +323,16 @@ class WaitingStore:
                 self.enter_again(entry)
         self.held.wake()
 
-    async def live(self, tx: Transaction, starts: str = "") -> None:
-        """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
-        holds = queued.encode_holds([*self.held.holds().values()])
-        if not await queued.beat(tx, self.name, self.rescued, starts, holds):
-            self.taken_for_dead = self.entered
-        self.entered = True
-
-    async def add(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+    async def _add_once(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         """Store new requests. Return the waiting request of each instance that is a subject, and the ids of
         the requests stored for this scheduler.
         """
-        with self.noting_unknown_commits():
-            return await self._add(to_store)
-
-    @contextmanager
-    def noting_unknown_commits(self) -> Iterator[None]:
-        """In a `with` block around a write transaction, note an error: the commit may have succeeded."""
-        try:
-            yield
-        except BaseException:
-            self.unknown_commits += 1
-            raise
-
-    async def _add_once(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         subjects = {entry.subject.instance: entry.request for entry in reversed(to_store) if entry.subject}
-        async with self.database.write() as tx:
-            await self.live(tx)
+        async with self.rows.adding() as tx:
             first = await queued.one_of_each(tx, subjects) if subjects else {}
             later = {each.request for each in to_store if each.subject} - {*first.values()}
             entries = [entry for entry in to_store if entry.request not in later]
-            return first, await queued.add(tx, self.name, entries)
+            return first, await queued.add(tx, self.rows.name, entries)
 
     async def stored_elsewhere(self, requests: Collection[Id]) -> dict[Id, QueuedRequest]:
         """Return those of the given requests that wait at other schedulers."""
@@ -382,14 +353,14 @@ class WaitingStore:
     async def drop(self, requests: Sequence[Id]) -> None:
         """Delete requests from the database and from memory."""
         if requests:
-            with self.noting_unknown_commits():
+            with self.rows.noting_unknown_commits():
                 async with self.database.write() as tx:
                     await queued.drop(tx, requests)
             self.leave(requests)
 
     def rescue(self, entry: QueuedRequest) -> None:
         """Count and log a waiting request that fitted a host although no change had woken it."""
-        self.rescued += 1
+        self.rows.rescued += 1
         RESCUED.inc()
         log.error(
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",

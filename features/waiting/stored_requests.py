@@ -9,7 +9,7 @@ with it; if there were two, the bus handles its request alone.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -19,12 +19,13 @@ from prometheus_client import Gauge
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.protocol import Envelope
-from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.core.shares import Size
 from features.waiting.core.start_times import NewCounts
+from features.waiting.owned_rows import OwnedRows
+from features.waiting.results import PATIENCE
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, LAST, NewId, NewKey, NewRequest
 
@@ -34,7 +35,6 @@ LEAST_READ = 256  # if fewer requests of a project are in memory, the following 
 MOST_READ = 4096  # most requests of a project in memory; divided among projects, but at least LEAST_READ each
 READ_AT_ONCE = 2048  # most requests read at a time: decoding them blocks the event loop for milliseconds
 SUSPECT_READ = 64  # suspect requests read at a time: few, as all are suspects if this scheduler ends too
-PATIENCE = 1.0  # seconds before a retry if the database is unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
 PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have requests in the backlog")
@@ -90,24 +90,15 @@ class StoredProject:
 
 
 class StoredRequests:
-    """Stores requests and reads them into `queue`. `live` stores this scheduler's heartbeat in the same
-    transaction, so that no other scheduler takes the requests over.
-    """
+    """Stores requests and reads them into `queue`."""
 
     def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        owner: str,
-        live: Callable[[Transaction], Awaitable[None]],
-        queue: FairQueue,
-        size_of: Callable[[Envelope], Size],
+        self, rows: OwnedRows, clock: Clock, queue: FairQueue, size_of: Callable[[Envelope], Size]
     ) -> None:
         self.projects: dict[str, StoredProject] = {}
         self.more = asyncio.Event()  # set when the queue may have requests
-        self._database = database
-        self._owner = owner
-        self._live = live
+        self._rows = rows
+        self._database = rows.database
         self._queue = queue
         self._size_of = size_of
         self._low: dict[str, None] = {}  # projects with few stored requests in memory
@@ -138,13 +129,12 @@ class StoredRequests:
 
     async def _add_once(self, requests: Sequence[NewRequest]) -> dict[NewId, str]:
         """Store new requests; return the owner of each."""
-        async with self._database.write() as tx:
-            await self._live(tx)
-            return await queued.add_new(tx, self._owner, requests)
+        async with self._rows.adding() as tx:
+            return await queued.add_new(tx, self._rows.name, requests)
 
     async def _drop_once(self, requests: Collection[NewId]) -> None:
         async with self._database.write() as tx:
-            await queued.drop_new(tx, self._owner, requests)
+            await queued.drop_new(tx, self._rows.name, requests)
 
     def on_stored(self, row: NewRequest, envelope: Envelope) -> None:
         """Record a request that was stored now. Put it into the queue, unless unread requests precede it or
@@ -233,7 +223,7 @@ class StoredRequests:
         stored = self.projects[project]
         stored.added = LAST
         async with self._database.read() as tx:
-            rows = await queued.following(tx, self._owner, project, stored.next, most)
+            rows = await queued.following(tx, self._rows.name, project, stored.next, most)
         if len(rows) < most and stored.added == LAST:
             stored.rows = len(stored.open | {row.id for row in rows})
             if not stored.rows:
@@ -244,7 +234,7 @@ class StoredRequests:
             unread = list(takewhile(attrgetter("strikes"), unread[:SUSPECT_READ]))
             strikes = {row.id: row.strikes + 1 for row in unread}
             async with self._database.write() as tx:
-                await queued.strike_new(tx, self._owner, strikes)
+                await queued.strike(tx, self._rows.name, strikes)
         else:
             unread = list(takewhile(lambda row: not row.strikes, unread))
         self._low.pop(project, None)
@@ -261,7 +251,7 @@ class StoredRequests:
         """Let the requests be read that are stored for this scheduler, and that it does not know: the commit
         that stored or adopted them seemed to fail.
         """
-        found = sorted(await queued.depths(tx, self._owner))
+        found = sorted(await queued.depths(tx, self._rows.name))
         for project, of_project in groupby(found, attrgetter("project")):
             left = Counter({depth.priority: depth.requests for depth in of_project})
             stored = self.projects.setdefault(project, StoredProject())

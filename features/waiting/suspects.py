@@ -13,6 +13,7 @@ from bus.vocabulary import Id
 from features.waiting.results import Evaluated, Woken
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
+from features.waiting.tables.queued import NO_DIGEST
 from scheduler_worker.extension import log
 
 ALONE = 2  # at one strike, the ended scheduler owned the request; at two, another one evaluated it
@@ -62,4 +63,5 @@ class WaitingSuspects:
     async def _store_strikes(self, strikes: Mapping[Id, int]) -> None:
         if strikes:
             async with self._store.database.write() as tx:
-                await queued.strike(tx, strikes)
+                strikes_by_id = {(request, NO_DIGEST): several for request, several in strikes.items()}
+                await queued.strike(tx, self._store.rows.name, strikes_by_id)

@@ -72,7 +72,10 @@ class RuleErrors:
 
 
 class Scheduler:
-    """Places requests in batches, and holds the hosts' reports and the pending choices between batches."""
+    """Places requests in batches, and holds the hosts' reports and the pending choices between batches.
+
+    `Placing` in `surface.py` describes the methods that features may call.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,6 @@ class Scheduler:
         self.fallbacks = tuple([fallback for part in self.parts for fallback in part.fallbacks])
 
     def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
-        """Return a scheduler with another policy and the same hosts and reservations, for one question."""
         other = copy(self)
         other.policy = policy
         other.orders = Orders(self.source, self.orders.options, policy)
@@ -118,13 +120,9 @@ class Scheduler:
         self.book.opened(self.clock.monotonic())
 
     def watch_reports(self, watch: WatchReport) -> None:
-        """Call `watch` before each report of hosts is applied, and then the function that it returns."""
         self._watches.append(watch)
 
     async def handle(self, report: HostReported) -> None:
-        """Apply an agent's report to the known hosts and to all watches; call the watches back when all have
-        it.
-        """
         applied = [watch(report) for watch in self._watches]
         self.book.handle(report, self.clock.monotonic())
         for notice in applied:
@@ -159,16 +157,13 @@ class Scheduler:
         return [() if outcome is None else outcome for outcome in outcomes]
 
     def taken(self, request: Id) -> BuildRequested | None:
-        """Return a request that a fallback has taken over, with the instances that have not ended."""
         found = (fallback.taken(request) for fallback in self.fallbacks)
         return next((first for first in found if first is not None), None)
 
     def polls(self, request: BuildRequested) -> bool:
-        """Return whether a waiting request must be tried again although no event says that it fits."""
         return any(fallback.polls(request) for fallback in self.fallbacks)
 
     async def place_new(self, orders: Sequence[Order]) -> list[events.End]:
-        """Place orders of new requests, like `place`, unless a fallback takes them over without a search."""
         answers: list[Order | TakenOver] = list(orders)
         for fallback in self.fallbacks:
             left = [answer for answer in answers if isinstance(answer, Order)]
@@ -180,9 +175,6 @@ class Scheduler:
     def begin(
         self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD, *, again: bool = False
     ) -> list[Order]:
-        """Return the orders of requests for new instances, and count what they ask for, unless they were
-        begun before (`again`, or after a retry).
-        """
         orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
         new = () if again else [order for order in orders if not order.times.retried_for]
@@ -190,14 +182,11 @@ class Scheduler:
         return orders
 
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:
-        """Return the orders of requests with purposes of features."""
         self.book.listened(self.clock.monotonic())
         begin, retried_for = self.orders.begin, self.retries.retried_for
         return [begin(request, retried_for(request.request), purpose) for request, purpose in asked]
 
     async def place(self, orders: Sequence[Order]) -> list[events.End]:
-        """Place orders, and return their results in the same sequence. An order fails for lack of a host only
-        after a search in an index that was updated during this call."""
         with self._tentative.batch():
             return await self._place(orders)
 
@@ -340,11 +329,9 @@ class Scheduler:
                 self._take(each, events.HelpFound(helpful))
 
     async def remedies(self) -> list[Remedies]:
-        """Return what each narrowing can do for requests that it leaves without a host."""
         return [await narrowing.remedies() for narrowing in self.narrowings]
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
         tentative = self._tentative if supposed is None else self._tentative.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts.now()
@@ -353,15 +340,12 @@ class Scheduler:
         )
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Order]:
-        """Make orders from requests, and query the hosts of the instances that they name."""
         return await self.resolved_for([(request, BUILD) for request in requests])
 
     async def resolved_for(self, asked: Sequence[Asked]) -> Sequence[Order]:
-        """Make orders with purposes of features, and query the hosts of the instances that they name."""
         return await self.prepare([self.orders.begin(request, 0.0, purpose) for request, purpose in asked])
 
     async def prepare(self, orders: Sequence[Order], again: bool = False) -> Sequence[Order]:
-        """Return orders with what narrowings need to know for the choice of their hosts."""
         prepared = list(orders)
         for narrowing in self.narrowings:
             at = [
@@ -375,9 +359,6 @@ class Scheduler:
         return prepared
 
     def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return orders with the limits of their hosts at this moment. Hosts must be chosen before the next
-        `await`, after which the limits may differ.
-        """
         limited = list(orders)
         for narrowing in self.narrowings:
             at = [index for index, order in enumerate(limited) if narrowing.concerns(order)]
@@ -387,9 +368,6 @@ class Scheduler:
         return limited
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        """Return a value that differs if a waiting order must be evaluated again, because what its request
-        names has changed, and the hosts on which the order depends.
-        """
         watched = [narrowing.watch(order) for narrowing in self.narrowings if narrowing.concerns(order)]
         return tuple([value for value, _ in watched]), frozenset[str]().union(
             *(hosts for _, hosts in watched)

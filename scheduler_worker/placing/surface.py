@@ -72,7 +72,7 @@ class Searching(Protocol):
         """The narrowings of all features, in the order of the list of features."""
 
     def with_policy(self, policy: ChoicePolicy) -> "Searching":
-        """Return the same with another policy, for one question."""
+        """Return a scheduler with another policy and the same hosts and choices, for one question."""
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Order]:
         """Make orders from requests, and query the hosts of the instances that they name."""
@@ -92,7 +92,7 @@ class Searching(Protocol):
         """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
 
     async def remedies(self) -> list[Remedies]:
-        """Return what each narrowing could change, so that orders without a host would find one."""
+        """Return what each narrowing can do for requests that it leaves without a host."""
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
         """Return a value that differs if a waiting order must be evaluated again, because what its request
@@ -139,7 +139,7 @@ class Placing(Searching, Protocol):
         """Return a request that a fallback has taken over, with the instances that have not ended."""
 
     async def handle(self, report: HostReported) -> None:
-        """Apply an agent's report of its hosts."""
+        """Apply an agent's report of its hosts, and pass it to all watches."""
 
     def watch_reports(self, watch: WatchReport) -> None:
         """Call `watch` before each report of hosts is applied, and then the function that it returns."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from bus.delivery import failed_messages, settling
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unconfirmed
 from bus.messages import BuildRequested, BuildUnplaceable
-from bus.protocol import Envelope, Transport
+from bus.protocol import Delivery, Envelope, Inbox, Intake, Transport
 from bus.requests import Flavor
 from bus.worker import Outcome, Worker, on_many
 from tests.support.buses import Connect, serving
@@ -44,12 +44,18 @@ class StuckQueue:
 class Refusing:
     """A worker that finds no host for any request, with one handler call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, intake: Intake | None = None) -> None:
         self.handled: Counter[str] = Counter()
         self.worker = Worker(
             "scheduler",
             consumes=[
-                on_many(topics.BUILD_REQUESTED, self.refuse, emits=[topics.BUILD_UNPLACEABLE], concurrency=1)
+                on_many(
+                    topics.BUILD_REQUESTED,
+                    self.refuse,
+                    emits=[topics.BUILD_UNPLACEABLE],
+                    concurrency=1,
+                    intake=intake,
+                )
             ],
         )
 
@@ -61,6 +67,22 @@ class Refusing:
             )
             for each in requests
         ]
+
+
+class RecordingIntake:
+    """An intake that returns messages as they arrive, and records whose handler calls have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[Delivery] = []
+
+    async def open(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inbox, name)
+
+    def handled(self, deliveries: Sequence[Delivery]) -> None:
+        self.ended += deliveries
 
 
 def a_request(number: int, reply_to: str) -> BuildRequested:
@@ -95,6 +117,24 @@ async def test_results_for_a_client_that_confirms_none_hold_no_handler_and_are_r
         stuck.late.set()
         assert sorted(await results(late, 5)) == [1, 2, 3, 4, 5]
         assert sorted(refusing.handled.values()) == [1] * 5 + [2] * 5, "other requests are not repeated"
+
+
+async def test_an_intake_learns_once_that_a_call_has_ended_and_before_clients_confirm(
+    connect: Connect,
+) -> None:
+    stuck, intake = StuckQueue(connect()), RecordingIntake()
+    refusing = Refusing(cast(Intake, intake))
+    async with Bus(connect()) as outside, serving(lambda: stuck, refusing.worker) as bus:
+        late = await outside.listen(topics.BUILD_UNPLACEABLE.at(reply_to="stuck"))
+        await bus.publish(a_request(1, "stuck"), a_request(2, "shop"))
+        await until(lambda: len(intake.ended) == 2)
+        assert stuck.unconfirmed == 1
+        stuck.is_down = False
+        stuck.late.set()
+        assert await results(late, 1) == [1]
+        await bus.publish(a_request(3, "shop"))
+        await until(lambda: len(intake.ended) > 2)
+        assert len({*map(id, intake.ended)}) == len(intake.ended)
 
 
 async def test_a_result_is_repeated_until_the_queue_confirms_it(connect: Connect) -> None:

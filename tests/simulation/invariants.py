@@ -376,7 +376,7 @@ def check_at_rest(world: "SimulatedWorld") -> None:
     check_always(world)
     if world.broker.dead:
         raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
-    if rescued := sum(one.store.rescued for one in world.waiting.values()):
+    if rescued := sum(one.store.rows.rescued for one in world.waiting.values()):
         raise Broken(f"{rescued} were found by the sweep: no change of a host had woken them")
     placement = at_rest(world, "placement")
     held = dict(placement.execute(HELD).fetchall())

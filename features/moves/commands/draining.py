@@ -36,15 +36,13 @@ from bus.host_health import FORCED_DOWN
 from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
-from features.moves.commands.moves import MovePrinter
+from features.moves.commands.moves import PlanPrinter
 from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands
 from features.moves.moving import ANY
 from features.moves.plan_requests import (
     FollowedPlan,
-    PlanListener,
     emptying_plan,
     instances_on,
-    outcome_of,
     plan_sentence,
     remaining_consumers,
     start_plan,
@@ -152,13 +150,12 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
     return sorted(hosts, key=lambda host: host.host)
 
 
-class EmptyingPrinter(PlanListener):
+class EmptyingPrinter(PlanPrinter):
     """Prints the progress of a drain: each move; in a terminal only failed moves and a progress bar."""
 
     def __init__(self, cli: Cli, kind: MoveKind) -> None:
-        self.cli = cli
+        super().__init__(cli, kind)
         self.sentence = "nothing has begun"
-        self._moves, self._kind = MovePrinter(cli), kind
         self._bar = progress_bar(not cli.as_json)
         self._task = self._bar.add_task("moved", total=None)
         self._why = ""
@@ -179,7 +176,7 @@ class EmptyingPrinter(PlanListener):
 
     def on_move(self, move: MoveOfPlan) -> None:
         if self.cli.as_json or move.result != "done" or not complain.is_terminal:
-            self._moves.on_outcome(outcome_of(move, self._kind))
+            super().on_move(move)
 
 
 async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:

@@ -35,7 +35,7 @@ from bus.masking import printable
 from bus.parts import MoveParts
 from bus.queries import BuildStands, WaitingRequest
 from bus.vocabulary import seconds_of
-from features.moves.messages import MoveKind, MoveProgress, MoveRequested
+from features.moves.messages import MoveKind, MoveOfPlan, MoveProgress, MoveRequested
 from features.moves.moving import (
     ANY,
     REFUSED,
@@ -49,6 +49,7 @@ from features.moves.moving import (
     spec_of,
     supposed,
 )
+from features.moves.plan_requests import PlanListener, outcome_of
 from features.moves.supposed_moves import SupposedMove, why_not
 
 _WHERE = "Where"
@@ -382,6 +383,17 @@ class MovePrinter(MoveListener):
         self.cli.say.print(sentence(outcome))
         for line in failures(outcome):
             self.cli.line(line)
+
+
+class PlanPrinter(PlanListener):
+    """Prints the result of each move of a plan; all of its moves are of one kind."""
+
+    def __init__(self, cli: Cli, kind: MoveKind) -> None:
+        self.cli = cli
+        self._moves, self._kind = MovePrinter(cli), kind
+
+    def on_move(self, move: MoveOfPlan) -> None:
+        self._moves.on_outcome(outcome_of(move, self._kind))
 
 
 class RequestedMovesPrinter(MovePrinter):

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from control_room.kit import several
 from features.nova.core.unjudged_properties import unjudged_by_flavor, unjudged_by_image
 from features.nova.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, named
-from features.nova.takeover.options_judgement import judged_options
+from features.nova.takeover.options_judgement import FALLBACK, judged_options
 from features.nova.takeover.placement_judgement import has_pci_in_placement, judged_placement
 
 CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # clock differences for a warning, an error: services then seem down
 OLDEST = 66  # version of compute services: Nova 2023.1
 
 _READER = "GRANT SELECT ON <database>.* TO <user>"
-_FALLBACK = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
 _FORWARDED = "Their requests are forwarded to the nova-scheduler at nova_fallback_amqp_url."
 _LISTED = (
     "openstack image list --property hw_cpu_policy=dedicated (and the others in features/nova/README.md)"
@@ -128,7 +127,7 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def _flavors(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
+    has_pci = has_pci_in_placement(facts)
     used = Counter(instance.flavor for instance in facts.nova.instances.values())
     by_reason: dict[str, list[int]] = {}
     for id_, flavor in facts.nova.flavors.items():
@@ -141,16 +140,13 @@ def _flavors(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
             f"{several(len(ids), 'flavor')} with {several(instances, 'instance')} cannot be judged because of"
             f" {why}: {named(names)}."
         )
-        if facts.bridge.has_fallback:
-            yield TakeoverFinding("note", "flavors", says, _FORWARDED)
-            continue
         means = "Boots and moves with them fail with NoValidHost after the switch."
-        yield TakeoverFinding("error" if instances else "warning", "flavors", says, means, _FALLBACK)
+        yield _unjudged(facts, "error" if instances else "warning", "flavors", says, means)
 
 
 def _images(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     """Yield the findings about images of instances whose flavors can be judged."""
-    has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
+    has_pci = has_pci_in_placement(facts)
     flavors, by_reason = facts.nova.flavors, dict[str, list[str]]()
     for id_, instance in facts.nova.instances.items():
         flavor = flavors.get(instance.flavor)
@@ -163,15 +159,19 @@ def _images(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
             f"The images of {several(len(ids), 'instance')} cannot be judged because of {why}:"
             f" {named(sorted(ids))}."
         )
-        if facts.bridge.has_fallback:
-            yield TakeoverFinding("note", "images", says, _FORWARDED)
-            continue
         means = "Boots from them, and moves of these instances, fail with NoValidHost after the switch."
-        yield TakeoverFinding("error", "images", says, means, _FALLBACK)
+        yield _unjudged(facts, "error", "images", says, means)
     if not facts.bridge.has_fallback:
         says = "Only images of existing instances were judged: Nova's databases do not have the others."
         means = "Boots from an image with a NUMA topology fail with NoValidHost after the switch."
         yield TakeoverFinding("note", "images", says, means, _LISTED)
+
+
+def _unjudged(facts: TakeoverFacts, level: Level, about: str, says: str, means: str) -> TakeoverFinding:
+    """Return the finding about requests that berth cannot judge: only a note if they are forwarded."""
+    if facts.bridge.has_fallback:
+        return TakeoverFinding("note", about, says, _FORWARDED)
+    return TakeoverFinding(level, about, says, means, FALLBACK)
 
 
 def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:

@@ -12,7 +12,7 @@ ABOUT = "options of nova-scheduler"
 
 # Filters that keep tenants or images apart: without them the separation ends with the switch.
 _ISOLATING = {"aggregate_multi_tenancy_isolation", "aggregate_image_properties_isolation", "isolated_hosts"}
-_FALLBACK = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
+FALLBACK = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
 _NO_EFFECT = {"all_hosts"}
 _IO_OPS = ("IoOpsFilter", "AggregateIoOpsFilter")
 
@@ -92,17 +92,16 @@ def _of_devices(nova: NovaSchedulerConf, facts: TakeoverFacts) -> Iterator[Takeo
     if "NUMATopologyFilter" in nova.filters:
         says = "NUMATopologyFilter is in enabled_filters, and berth does not know NUMA cells of Nova's hosts."
         means = f"Requests with a NUMA topology, pinned CPUs, page size or persistent memory {otherwise}."
-        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else _FALLBACK)
+        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else FALLBACK)
     if "PciPassthroughFilter" in nova.filters:
-        has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
         says = "PciPassthroughFilter is in enabled_filters."
         means = f"Requests with PCI devices or SR-IOV ports {otherwise}: Placement does not have the devices."
-        if has_pci:
+        if has_pci_in_placement(facts):
             means = (
                 "In its place berth reads the devices in Placement, for flavors with an alias. Requests with"
                 f" SR-IOV ports {otherwise}."
             )
-        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else _FALLBACK)
+        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else FALLBACK)
 
 
 def _isolates(rules: list[str]) -> bool:

@@ -42,11 +42,12 @@ def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     yield from found
 
 
-def has_pci_in_placement(placement: PlacementContents) -> bool:
+def has_pci_in_placement(facts: TakeoverFacts) -> bool:
     """Return True if Placement has PCI devices reported by Nova, as child providers `<node>_<address>`."""
+    providers = facts.placement.providers.values() if facts.placement is not None else ()
     return any(
-        provider.parent is not None and _PCI_PROVIDER.search(provider.name)
-        for provider in placement.providers.values()
+        provider.parent is not None and _PCI_PROVIDER.search(provider.name) is not None
+        for provider in providers
     )
 
 

@@ -12,8 +12,7 @@ from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.preemption.messages import Preempts, Victim
-from features.quotas.messages import QuotaEditRequested, SetQuota
-from features.quotas.operations import QuotaOperations
+from features.quotas.tests.support.limits import limit
 from features.reservations.messages import (
     MakeReservation,
     Reservation,
@@ -46,9 +45,7 @@ async def test_claims_lock_rows_in_the_order_of_locks(
 ) -> None:
     async with a_placement(placement_url) as placement:
         await placement.reports.report_many([a_report(number) for number in (1, 2)])
-        await placement.of(QuotaOperations).edit(
-            QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 99}))
-        )
+        await limit(placement, VCPU=99)
         make = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
         await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
         season = Reservation(id=SEASON, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))

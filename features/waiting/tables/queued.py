@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 
 NewId = tuple[Id, int]  # of a new request: the request's id, and the digest of its message
+NO_DIGEST = 0  # of evaluated requests
 NewKey = tuple[int, float, Id, int]  # negative priority, time of the message, and NewId
 FIRST: NewKey = (-MAX_INT, 0.0, "", 0)  # key before those of all requests
 LAST: NewKey = (MAX_INT, float("inf"), "", 0)  # key after those of all requests
@@ -138,7 +139,7 @@ _DELETE_NEW = sql("""
     DELETE FROM queued WHERE (request, digest) IN (SELECT n.id, n.digest FROM {n: id str, digest int})
     AND owner || '' = :owner
 """)
-_STRIKE_NEW = sql("""
+_STRIKE = sql("""
     UPDATE queued SET strikes = n.strikes FROM {n: request str, digest int, strikes int}
     WHERE queued.request = n.request AND queued.digest = n.digest AND queued.owner || '' = :owner
 """)
@@ -220,10 +221,6 @@ _ADOPT_NEW = sql(
 _OF_ANY_OWNER = f"SELECT {_KEPT} FROM queued JOIN {{n: id str}} ON n.id = queued.request WHERE digest = 0"
 _OWNED_OF = sql(f"{_OF_ANY_OWNER} AND owner || '' = :owner")
 _OF_ANY = sql(_OF_ANY_OWNER)
-_STRIKE = sql("""
-    UPDATE queued SET strikes = n.strikes FROM {n: request str, strikes int}
-    WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
-""")
 _FIND = sql("""
     SELECT DISTINCT queued.* FROM {n: id str}
     JOIN queued_builds ON queued_builds.build = n.id OR queued_builds.request = n.id
@@ -309,9 +306,9 @@ async def drop_new(tx: Transaction, owner: str, requests: Collection[NewId]) -> 
     await _DELETE_NEW(tx, sorted(requests), owner=owner)
 
 
-async def strike_new(tx: Transaction, owner: str, strikes: Mapping[NewId, int]) -> None:
-    """Store strikes of new requests of a scheduler."""
-    await _STRIKE_NEW(tx, sorted((*id_, several) for id_, several in strikes.items()), owner=owner)
+async def strike(tx: Transaction, owner: str, strikes: Mapping[NewId, int]) -> None:
+    """Store how many schedulers in succession have ended with each of these requests of `owner`."""
+    await _STRIKE(tx, sorted((*id_, several) for id_, several in strikes.items()), owner=owner)
 
 
 async def following(tx: Transaction, owner: str, project: str, first: NewKey, most: int) -> list[NewRequest]:
@@ -406,11 +403,11 @@ async def of_any_owner(tx: Transaction, requests: Collection[Id]) -> list[Queued
 
 async def adopt(
     tx: Transaction, owner: str, before: "OtherScheduler", limit: int
-) -> tuple[list[QueuedRequest], int]:
+) -> list[QueuedRequest | None]:
     """Take over at most `limit` evaluated requests of the scheduler `before`, whose end is recorded. Return
-    the readable ones, and the number of all."""
+    None for an unreadable one."""
     rows = await _ADOPT(tx, owner=owner, before=before.owner, beat=before.beat, most=limit)
-    return [request for row in rows if (request := _queued(row)) is not None], len(rows)
+    return [_queued(row) for row in rows]
 
 
 async def adopt_new(
@@ -421,13 +418,6 @@ async def adopt_new(
     values = [(project,) for project in projects]
     rows = await _ADOPT_NEW(tx, values, owner=owner, before=before.owner, beat=before.beat, most=limit)
     return [NewRequest(*row) for row in rows]
-
-
-async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
-    """Store for each waiting request its strikes: how many schedulers in succession have crashed while they
-    evaluated it.
-    """
-    await _STRIKE(tx, sorted(strikes.items()))
 
 
 async def find(tx: Transaction, id_: Id) -> FoundQueued | None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
+from features.waiting.answers import held_named
 from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
-from features.waiting.owner import held_named
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import OtherScheduler

@@ -6,16 +6,8 @@ from bus.claims import Refused, RuleRefused
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from features.quotas.messages import (
-    GROUP_MEMBERS,
-    FindQuotas,
-    OverQuota,
-    Quota,
-    QuotaEdited,
-    QuotaEditRequested,
-    SetQuota,
-)
-from features.quotas.operations import QuotaOperations
+from features.quotas.messages import GROUP_MEMBERS, OverQuota
+from features.quotas.tests.support.limits import limit, quota
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
@@ -25,16 +17,6 @@ from tests.support.placement_calls import must_take, take
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
-
-
-async def limit(placement: Placement, **limits: int) -> None:
-    edit = QuotaEditRequested(edit=SetQuota(project="p1", limits=limits))
-    assert isinstance((await placement.of(QuotaOperations).edit(edit)).result, QuotaEdited)
-
-
-async def quota(placement: Placement) -> Quota:
-    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project="p1"))).quotas
-    return found
 
 
 def refusal(over: OverQuota) -> RuleRefused:

@@ -12,16 +12,8 @@ from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, Wa
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from features.quotas import pages
-from features.quotas.messages import (
-    DEFAULT,
-    QUOTAS,
-    FindQuotas,
-    Quota,
-    QuotaEditRequested,
-    QuotasFound,
-    SetQuota,
-)
-from features.quotas.operations import QuotaOperations
+from features.quotas.messages import DEFAULT, QUOTAS, Quota, QuotasFound
+from features.quotas.tests.support.limits import limit, quota
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
@@ -60,17 +52,6 @@ async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
     async with a_room(placement) as visited:
         await visited.sign_in("admin")
         yield visited
-
-
-async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> None:
-    await placement.of(QuotaOperations).edit(
-        QuotaEditRequested(edit=SetQuota(project=project, limits=limits))
-    )
-
-
-async def own_limits(placement: Placement, project: str = "p1") -> dict[str, int]:
-    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
-    return found.limits
 
 
 def cells(page: str) -> list[list[str]]:
@@ -150,21 +131,21 @@ async def test_an_operator_sets_and_unsets_limits(room: VisitedRoom, placement: 
     assert "nothing used, no limit" in await room.page("/projects?project=p1")  # and is cached
     answer = await room.send("/projects", act="set", project=" p1 ", limits="VCPU=4, instances=2  DISK_GB=-1")
     assert (answer.status_code, answer.headers["location"]) == (303, "/projects?project=p1&done=set")
-    assert await own_limits(placement) == {"VCPU": 4, "instances": 2, "DISK_GB": -1}
+    assert (await quota(placement)).limits == {"VCPU": 4, "instances": 2, "DISK_GB": -1}
     page = await room.page(answer.headers["location"])
     assert "The limits of project p1 were set." in page and 'name="project" value="p1"' in page
     assert ["VCPU", "", "0", "4", ""] in [row[-5:] for row in cells(page)]
     assert (
         await room.send("/projects", act="unset", project="p1", resources="VCPU DISK_GB")
     ).status_code == 303
-    assert await own_limits(placement) == {"instances": 2}
+    assert (await quota(placement)).limits == {"instances": 2}
     assert (await room.send("/projects", act="unset", project="p1", resources="")).status_code == 303
-    assert await own_limits(placement) == {}
+    assert (await quota(placement)).limits == {}
 
 
 async def test_an_operator_sets_the_default_limits(room: VisitedRoom, placement: Placement) -> None:
     answer = await room.send("/projects", act="set", project="default", limits="VCPU=4")
-    assert await own_limits(placement, DEFAULT) == {"VCPU": 4}
+    assert (await quota(placement, DEFAULT)).limits == {"VCPU": 4}
     page = await room.page(answer.headers["location"])
     assert "<dt>VCPU</dt><dd>4</dd>" in page and 'name="project" value="default"' in page
     assert "of all projects without limits of their own were set" in page
@@ -194,7 +175,7 @@ async def test_an_error_is_shown_at_the_form_with_the_entered_text(
     assert problem in forms and f'id="{given["act"]}-problem"' in forms
     entered = (given.get("limits") or given["resources"]).replace("<i>", "&lt;i&gt;")
     assert f'value="{entered}"' in forms
-    assert await own_limits(placement) == {"MEMORY_MB": 512}
+    assert (await quota(placement)).limits == {"MEMORY_MB": 512}
 
 
 async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Placement) -> None:

@@ -6,15 +6,9 @@ import httpx
 import pytest
 
 from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
-from features.quotas.messages import (
-    DEFAULT,
-    INSTANCES,
-    FindQuotas,
-    QuotaEditRequested,
-    QuotaSourceIsKeystone,
-    SetQuota,
-)
+from features.quotas.messages import DEFAULT, INSTANCES, QuotaSourceIsKeystone, SetQuota
 from features.quotas.operations import QuotaOperations
+from features.quotas.tests.support.limits import edit, quota
 from ironic_sync.openstack import Access
 from placement_worker import Placement
 
@@ -76,21 +70,16 @@ async def copied(placement: Placement, keystone: UnifiedLimits) -> bool:
         return await limits.copy(client)
 
 
-async def effective(placement: Placement, project: str) -> dict[str, int]:
-    [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
-    return quota.effective
-
-
 async def test_the_quotas_become_those_of_keystone(placement: Placement) -> None:
     keystone = UnifiedLimits()
     keystone.registered = [{"resource_name": "servers", "default_limit": 10, "service_id": "s"}]
     keystone.limits = [{"resource_name": "class:VCPU", "resource_limit": 4, "project_id": "p1"}]
     assert await copied(placement, keystone)
-    assert await effective(placement, "p1") == {INSTANCES: 10, "VCPU": 4}
+    assert (await quota(placement)).effective == {INSTANCES: 10, "VCPU": 4}
     assert not await copied(placement, keystone)
     keystone.limits = []
     assert await copied(placement, keystone)
-    assert await effective(placement, "p1") == {INSTANCES: 10}
+    assert (await quota(placement)).effective == {INSTANCES: 10}
 
 
 async def test_the_last_limits_apply_while_keystone_refuses(placement: Placement) -> None:
@@ -100,10 +89,9 @@ async def test_the_last_limits_apply_while_keystone_refuses(placement: Placement
     keystone.status = 503
     with pytest.raises(httpx.HTTPStatusError):
         await copied(placement, keystone)
-    assert await effective(placement, "p1") == {INSTANCES: 10}
+    assert (await quota(placement)).effective == {INSTANCES: 10}
 
 
 async def test_quotas_of_keystone_cannot_be_set_here(placement: Placement) -> None:
     placement.of(QuotaOperations).source = "keystone"
-    answer = await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})))
-    assert answer.result == QuotaSourceIsKeystone()
+    assert await edit(placement, SetQuota(limits={"VCPU": 1})) == QuotaSourceIsKeystone()

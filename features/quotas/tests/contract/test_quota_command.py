@@ -9,9 +9,8 @@ from berth.kit.testing import connected_as_commands
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
 from features.quotas.edits import check_resources
-from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
-from features.quotas.operations import QuotaOperations
-from placement_worker import Placement
+from features.quotas.messages import DEFAULT
+from features.quotas.tests.support.limits import limit, quota
 from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
@@ -26,9 +25,8 @@ async def test_used_limit_and_waiting_requests_are_shown(
     monkeypatch.setattr(quotas, "waiting_by_project", waiting)
     async with a_served_placement(monkeypatch, "c1") as placement:
         assert await report(placement, a_report(1)) == [""]
-        for project, limits in ((DEFAULT, {"VCPU": 8}), ("p1", {"instances": 5})):
-            edit = SetQuota(project=project, limits=limits)
-            await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
+        await limit(placement, DEFAULT, VCPU=8)
+        await limit(placement, instances=5)
         members = [a_claim(number, on_hosts(1)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
         run = CommandLine("quota", quotas, monkeypatch, capsys)
@@ -39,23 +37,17 @@ async def test_used_limit_and_waiting_requests_are_shown(
         ]
 
 
-async def default_limits(placement: Placement) -> dict[str, int]:
-    [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=DEFAULT))).quotas
-    return quota.limits
-
-
 @pytest.mark.parametrize("words", [("set", "", "VCPU=3"), ("unset", "")])
 async def test_an_empty_project_name_is_refused(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
-        limit = SetQuota(project=DEFAULT, limits={"VCPU": 8})
-        await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
+        await limit(placement, DEFAULT, VCPU=8)
         run = CommandLine("quota", quotas, monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
-        assert await default_limits(placement) == {"VCPU": 8}
+        assert (await quota(placement, DEFAULT)).limits == {"VCPU": 8}
 
 
 async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
@@ -65,7 +57,7 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
         run = CommandLine("quota", quotas, monkeypatch, capsys)
         assert await run("set", "--default", "VCPU=3", "instances=2") == "default: VCPU 3, instances 2\n"
         await run("set", "default", "VCPU=4")
-        assert await default_limits(placement) == {"VCPU": 4, "instances": 2}
+        assert (await quota(placement, DEFAULT)).limits == {"VCPU": 4, "instances": 2}
         with pytest.raises(BadSetting, match="name a limit"):
             await plainly(run("set", "p1"))
 

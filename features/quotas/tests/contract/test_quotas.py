@@ -8,19 +8,8 @@ from berth.kit import Settings
 from berth.kit.testing import open_placement
 from bus.claims import Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
 from bus.vocabulary import Missing
-from features.quotas.messages import (
-    DEFAULT,
-    INSTANCES,
-    FindQuotas,
-    OverQuota,
-    Quota,
-    QuotaEdit,
-    QuotaEdited,
-    QuotaEditRequested,
-    QuotaResult,
-    SetQuota,
-)
-from features.quotas.operations import QuotaOperations
+from features.quotas.messages import DEFAULT, INSTANCES, OverQuota, Quota, QuotaEdited, SetQuota
+from features.quotas.tests.support.limits import edit, limit, quota
 from placement_worker import Placement
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
@@ -29,19 +18,6 @@ from tests.support.placement_calls import must_take, take
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
-
-
-async def edit(placement: Placement, edit: QuotaEdit) -> QuotaResult:
-    return (await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))).result
-
-
-async def limit(placement: Placement, project: str = "p1", /, **limits: int) -> None:
-    assert isinstance(await edit(placement, SetQuota(project=project, limits=limits)), QuotaEdited)
-
-
-async def quota(placement: Placement, project: str = "p1") -> Quota:
-    [found] = (await placement.of(QuotaOperations).find(FindQuotas(project=project))).quotas
-    return found
 
 
 async def release(placement: Placement, *orders: ReleaseRequested) -> None:

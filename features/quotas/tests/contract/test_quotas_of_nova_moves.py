@@ -7,8 +7,7 @@ import pytest
 
 from bus.claims import Claimed, ClaimRequested, ConsumerClaim
 from bus.vocabulary import Allocations
-from features.quotas.messages import QuotaEditRequested, SetQuota
-from features.quotas.operations import QuotaOperations
+from features.quotas.tests.support.limits import limit
 from placement_worker import Placement
 from tests.support.http_placement import HttpPlacement, error_of
 from tests.support.ids import uid
@@ -133,8 +132,7 @@ async def test_a_limit_that_is_set_during_a_move_counts_the_instance_once(nova: 
 async def limited(placement: Placement) -> Placement:
     """Limit project p1 to 4 VCPU, and place its instances 1 and 2, which use 2 each."""
     await placement.reports.report_many([a_report(number) for number in (1, 2)])
-    edit = SetQuota(project="p1", limits={"VCPU": 4})
-    await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
+    await limit(placement, VCPU=4)
     assert await placed(placement, wants(1, 1, VCPU=2), wants(2, 1, VCPU=2)) == [True, True]
     return placement
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,12 +26,12 @@ from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
 from features.waiting import stored_requests
 from features.waiting.core.start_times import ClassHistory, new_kind
+from features.waiting.owned_rows import OwnedRows
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import PREFETCH, RequestBacklog
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.start_estimates import StartEstimates
-from features.waiting.store import WaitingStore
 from features.waiting.stored_requests import SUSPECT_READ
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, NewId, NewRequest
@@ -80,17 +80,8 @@ class Broker:
 
     @asynccontextmanager
     async def backlog(self, owner: str = "s1") -> AsyncIterator[RequestBacklog]:
-        async def live(tx: Transaction) -> None:
-            await queued.beat(tx, owner, 0)
-
-        store = SimpleNamespace(
-            database=self.database,
-            name=owner,
-            live=live,
-            noting_unknown_commits=nullcontext,
-            starts=StartEstimates(self.clock),
-        )
-        backlog = RequestBacklog(cast(WaitingStore, store), self.clock, SIZES, 2)
+        rows = OwnedRows(self.database, owner, dict)
+        backlog = RequestBacklog(rows, StartEstimates(self.clock), self.clock, SIZES, 2)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
         running = asyncio.create_task(backlog.run())
         try:
@@ -101,25 +92,16 @@ class Broker:
             with suppress(asyncio.CancelledError):
                 await running
 
-    def owner(self, name: str, backlog: RequestBacklog) -> WaitingOwner:
+    def owner(self, backlog: RequestBacklog) -> WaitingOwner:
         """Return a scheduler's owner of waiting requests, of which there are none."""
-
-        async def live(tx: Transaction, starts: str = "") -> None:
-            await queued.beat(tx, name, 0, starts)
-
+        backlog._rows.is_registered = True
         store = SimpleNamespace(
-            database=self.database,
-            name=name,
+            rows=backlog._rows,
             requests={},
-            entered=True,
-            taken_for_dead=False,
-            live=live,
-            starts=backlog._waiting.starts,
+            starts=backlog._starts,
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
             leave=lambda requests: None,
-            noting_unknown_commits=nullcontext,
-            unknown_commits=0,
             doubt=lambda entries: None,
         )
         queue = cast(WaitingQueue, SimpleNamespace(store=store, recheck=lambda: None))
@@ -162,7 +144,7 @@ class Broker:
 
     async def adopt(self, backlog: RequestBacklog, before: str) -> int:
         """Take over the new requests of project p of a scheduler that ended; return how many."""
-        adopted = await self.adopted(backlog.stored._owner, before)
+        adopted = await self.adopted(backlog._rows.name, before)
         backlog.stored.on_adopted(adopted)
         return len(adopted)
 
@@ -226,12 +208,9 @@ async def test_a_batch_whose_results_are_settled_apart_does_not_delay_the_next(b
         apart = [await batch(backlog), await batch(backlog)]  # as many calls as may run
         for handled in apart:
             backlog.handled(handled)
-            backlog.handled([])
         assert len(await serve(backlog, 8)) == len(sent) - 32  # before the others are settled
-        for handled in apart:
-            for delivery in handled:
-                delivery.done()
-            backlog.handled(handled)
+        for delivery in (delivery for handled in apart for delivery in handled):
+            delivery.done()
 
 
 async def test_the_first_batches_of_a_flood_leave_the_shares_of_projects_that_begin_with_it_exact(
@@ -475,10 +454,10 @@ async def test_a_scheduler_that_stops_releases_its_backlog(broker: Broker) -> No
         await broker.publish("p", 1000)
         await broker.stored()
         await serve(backlog, BOUND + 1)
-        await broker.owner("s1", backlog).release_ownership()
+        await broker.owner(backlog).release_ownership()
         left = await broker.depth()
     async with broker.backlog("s2") as backlog:
-        await broker.owner("s2", backlog).beat()
+        await broker.owner(backlog).beat()
         assert len(await serve(backlog, left)) == left
         async with broker.database.read() as tx:
             assert "s1" not in {known.owner for known in await queued.roster(tx)}
@@ -491,14 +470,14 @@ async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted
     broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
 
     def history(backlog: RequestBacklog) -> ClassHistory:
-        return backlog._waiting.starts.times.histories[new_kind("p")]
+        return backlog._starts.times.histories[new_kind("p")]
 
     async def beat(owner: WaitingOwner) -> None:
         passed[0] += 1.0
         await owner.beat()
 
     async with broker.backlog() as backlog:
-        owner = broker.owner("s1", backlog)
+        owner = broker.owner(backlog)
         await broker.publish("p", 150)
         await until(lambda: backlog.buffered == 150)
         await broker.publish("p", 2500, priority=1)
@@ -512,7 +491,7 @@ async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted
         assert measured.advances[-1] == pytest.approx(6.0, abs=0.1)
         assert measured.seconds[-1] == pytest.approx(6.0, abs=0.1)
     async with broker.backlog("s2") as backlog:
-        owner = broker.owner("s2", backlog)
+        owner = broker.owner(backlog)
         for _ in range(8):
             await beat(owner)
         assert history(backlog).advances[-1] >= measured.advances[-1] * 0.9

@@ -123,7 +123,7 @@ async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted
         assert not await queued.beat(tx, "s1", 0)  # so s1 compares its requests with those in memory
         assert await queued.beat(tx, "s1", 0)
         ended = replace(ended, beat=queued.ENDED)
-        assert await queued.adopt(tx, "s2", ended, 9) == ([], 0)
+        assert await queued.adopt(tx, "s2", ended, 9) == []
         assert await queued.adopt_new(tx, "s2", ended, ["p"], 9) == []
 
 
@@ -136,7 +136,7 @@ async def test_two_schedulers_that_adopt_at_the_same_time_share_the_requests(sto
 
     async def adopt(owner: str) -> tuple[int, int]:
         async with store.write() as tx:
-            _, several = await queued.adopt(tx, owner, ended, 50)
+            several = len(await queued.adopt(tx, owner, ended, 50))
             return several, len(await queued.adopt_new(tx, owner, ended, ["p"], 200))
 
     async def drop() -> None:  # the ended scheduler was only paused

@@ -38,8 +38,8 @@ def fail_once(patch: pytest.MonkeyPatch, owner: object, name: str, fail: Failure
     """Let a function of transactions fail at its next call; return the list to which this call is added."""
     works, failed = getattr(owner, name), list[str]()
 
-    async def failing(tx: Transaction, *args: Any) -> Any:
-        found = await works(tx, *args)
+    async def failing(tx: Transaction, *args: Any, **named: Any) -> Any:
+        found = await works(tx, *args, **named)
         if not failed:
             failed.append(name)
             fail(tx)
@@ -47,6 +47,14 @@ def fail_once(patch: pytest.MonkeyPatch, owner: object, name: str, fail: Failure
 
     patch.setattr(owner, name, failing)
     return failed
+
+
+async def waits_for_a_node(world: WaitingWorld) -> str:
+    """Let an instance wait for the only node, which is in use; return the instance's id."""
+    await world.node(1, free=False)
+    build = await world.ask(1)
+    await asyncio.sleep(1.0)
+    return build
 
 
 async def ended(world: WaitingWorld) -> bool:
@@ -70,9 +78,7 @@ async def test_a_placed_request_is_published_although_an_evaluation_cannot_be_st
         await lacking(self, changed)
 
     async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await asyncio.sleep(1.0)
+        await waits_for_a_node(world)
         monkeypatch.setattr(WaitingStore, "lacking", failing)
         await world.node(1)
         await world.until(1, world.placed)
@@ -109,9 +115,7 @@ async def test_a_published_request_that_cannot_be_deleted_is_published_and_delet
     monkeypatch: pytest.MonkeyPatch, fail: Failure
 ) -> None:
     async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await asyncio.sleep(1.0)
+        await waits_for_a_node(world)
         failed = fail_once(monkeypatch, queued, "drop", fail)
         await world.node(1)
         await world.until(1, world.placed)
@@ -126,9 +130,7 @@ async def test_a_taken_over_request_is_evaluated_although_the_takeover_seemed_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await asyncio.sleep(1.0)
+        await waits_for_a_node(world)
         await world.kill("s1")
         failed = fail_once(monkeypatch, queued, "adopt", after_commit)
         await world.scheduler("s2")
@@ -144,9 +146,7 @@ async def test_a_cancelled_request_that_cannot_be_deleted_is_answered_and_delete
     monkeypatch: pytest.MonkeyPatch, fail: Failure
 ) -> None:
     async with waiting_world() as world:
-        await world.node(1, free=False)
-        build = await world.ask(1)
-        await asyncio.sleep(1.0)
+        build = await waits_for_a_node(world)
         failed = fail_once(monkeypatch, queued, "drop", fail)
         await world.say(BuildCancelRequested(build=build))
         await world.until(1, world.cancelled)
@@ -163,9 +163,7 @@ async def test_a_cancelled_request_that_cannot_be_deleted_is_answered_and_delete
 @in_virtual_time
 async def test_a_change_that_was_missed_is_found_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await asyncio.sleep(1.0)
+        await waits_for_a_node(world)
         with monkeypatch.context() as missing:
             missing.setattr(WaitingQueues, "changed", lambda *_: None)
             await world.node(1)

@@ -3,6 +3,7 @@
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.waiting.held_hosts import HeldHosts
+from features.waiting.owned_rows import OwnedRows
 from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
 from features.waiting.store import WaitingStore
@@ -16,7 +17,8 @@ def waiting_store_of(scheduler: Scheduler) -> WaitingStore:
     options = SchedulerOptions(policy=scheduler.policy)
     orders = Orders(scheduler.source, options.requests, options.policy)
     held = HeldHosts(scheduler.hosts, orders, options)
-    return WaitingStore(scheduler, held, Database("sqlite+aiosqlite://"), lambda: None)
+    rows = OwnedRows(Database("sqlite+aiosqlite://"), scheduler.hosts.roster.name, held.holds)
+    return WaitingStore(scheduler, held, rows, lambda: None)
 
 
 def waiting_builds_of(worker: Worker) -> WaitingBuilds:

@@ -189,7 +189,8 @@ async def test_a_waiting_move_whose_evaluation_ended_four_schedulers_is_refused(
         await waits(movers)
         await movers.world.kill("s1")
         async with movers.world.kept.write() as tx:
-            await queued.strike(tx, {move.move: MAX_STRIKES})
+            [ended] = await queued.roster(tx)
+            await queued.strike(tx, ended.owner, {(move.move, queued.NO_DIGEST): MAX_STRIKES})
         await movers.host(2, ROOMY)
         await movers.world.scheduler("s2")
         await movers.world.until(1, movers.refused)
