@@ -16,7 +16,7 @@ from features.quotas.messages import (
     SetQuota,
 )
 from features.quotas.operations import QuotaOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take

@@ -22,7 +22,7 @@ from features.quotas.messages import (
     SetQuota,
 )
 from features.quotas.operations import QuotaOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement

@@ -11,7 +11,7 @@ from features.quotas import commands as quotas
 from features.quotas.edits import check_resources
 from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
@@ -31,7 +31,7 @@ async def test_used_limit_and_waiting_requests_are_shown(
             await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=edit))
         members = [a_claim(number, on_hosts(1)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
-        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        run = CommandLine("quota", monkeypatch, capsys)
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == [
             ["default", "VCPU", "8"],
             ["p1", "VCPU", "3", "8", "default", "7"],
@@ -52,7 +52,7 @@ async def test_an_empty_project_name_is_refused(
     async with a_served_placement(monkeypatch, "c1") as placement:
         limit = SetQuota(project=DEFAULT, limits={"VCPU": 8})
         await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
-        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        run = CommandLine("quota", monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
         assert await default_limits(placement) == {"VCPU": 8}
@@ -62,7 +62,7 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with a_served_placement(monkeypatch, "c1") as placement:
-        run = CommandLine("quota", quotas, monkeypatch, capsys)
+        run = CommandLine("quota", monkeypatch, capsys)
         assert await run("set", "--default", "VCPU=3", "instances=2") == "default: VCPU 3, instances 2\n"
         await run("set", "default", "VCPU=4")
         assert await default_limits(placement) == {"VCPU": 4, "instances": 2}
