@@ -202,8 +202,8 @@ async def _named(
 
 @cache
 def _held(of_consumers: bool, protecting: tuple[str, ...]) -> Statement:
-    """Return the statement that reads what consumers hold, or what is held of providers. Consumers with a
-    value in one of the columns `protecting` must not be preempted.
+    """Return the statement that reads what consumers hold, or what is held of providers. No other
+    consumer may take the capacity of one with a value in one of the columns `protecting`.
     """
     protected = " OR ".join(f"c.{column} IS NOT NULL" for column in protecting) or "false"
     columns = _CONSUMER.format(edition=_EDITION, protected=protected)
@@ -219,7 +219,7 @@ async def _read_allocations(
 ) -> tuple[list[Consumer], dict[str, int]]:
     """Return consumers with their allocations: the given consumers or, if none are given, all consumers of
     the providers `of`. If both are given, return only allocations at these providers. Also return the
-    generations of the providers. `protecting`: columns of rules whose values protect from preemption.
+    generations of the providers. `protecting`: columns of rules whose values protect a consumer.
     """
     rows = await _held(bool(consumers), protecting)(tx, [(uuid,) for uuid in consumers or of])
     if not rows:
@@ -302,7 +302,9 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 class Lookups(PlacementOperations):
     """Answers queries about providers, allocations and usages from the database."""
 
-    protecting: tuple[str, ...]  # columns of consumers whose values protect from preemption
+    protecting: tuple[
+        str, ...
+    ]  # columns of consumers whose values protect them: others may not take their capacity
     objects: tuple[tuple[str, str], ...]  # tables of objects of features, with the SQL of their projects
 
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:

@@ -190,11 +190,11 @@ class Ending(HeldAllocations):
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,
-        and return the message of its end, or None if it ended before. A build that preempts instances is
+        and return the message of its end, or None if it ended before. A build that replaces others is
         retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
-        if replaced_by(placed.parts):  # the deleted victims cannot be restored, so the build is not given up
+        if replaced_by(placed.parts):  # the replaced builds cannot be restored, so the build is not given up
             raise Retry(
                 after=LONGEST_PAUSE, why=f"cell {placed.cell!r} must delete the instances it replaces"
             )

@@ -377,10 +377,10 @@ class Purpose:
 
     name: ClassVar[str] = "build"
     # Whether instances that get no host are retired, so that their ids cannot be claimed later. False for ids
-    # of another system, which may be requested again: such orders preempt no instances.
+    # of another system, which may be requested again: such orders replace no instances.
     retires: ClassVar[bool] = True
     # Whether the instances are new ones of the request's project. Only then does the share of the project
-    # decide when the request is tried, and may the instances draw from its open reservations.
+    # decide when the request is tried, and may they use the capacity that features keep for the project.
     boots: ClassVar[bool] = True
 
     @property

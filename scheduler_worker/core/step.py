@@ -120,7 +120,7 @@ def _chosen(order: Order, event: events.Chosen) -> Order:
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Begin the order's next attempt; after the last attempt, let the order wait, retry or fail."""
     latest = order.tried.latest_refusals
-    if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
+    if short.code == RULE_ERROR:  # no other flavor and no fallback helps
         return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
     verdict = order.verdict
     if short.optional:

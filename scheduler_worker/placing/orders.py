@@ -60,7 +60,7 @@ class Orders:
 
     def follow(self) -> "Orders":
         """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
-        `self`. An object for a single what-if question need not subscribe.
+        `self`. An object for a single question need not subscribe.
         """
         self._source.watch(self._received)
         return self
