@@ -49,7 +49,7 @@ __all__ = [
 
 def commands_connect_by(connect: Callable[[], Transport], patch: "pytest.MonkeyPatch") -> None:
     """Let commands connect to the bus of the test, and not to the broker of the settings."""
-    patch.setattr(composition, "transport", lambda settings, name: connect())
+    patch.setattr(composition, "transport", lambda settings, name, cell="": connect())
 
 
 def connected_as_commands() -> Transport:

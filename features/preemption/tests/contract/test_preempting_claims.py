@@ -19,6 +19,7 @@ from features.preemption.tests.support.preempting_claims import (
     take,
     taking,
 )
+from features.preemption.tests.support.preempting_claims import full_host as full_host
 from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_release, keeps_its_index

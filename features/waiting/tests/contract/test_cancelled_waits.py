@@ -17,6 +17,7 @@ async def test_a_waiting_request_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with a_cloud() as (world, _):
+        monkeypatch.setenv("BERTH_CELLS", "c1")
         commands_connect_by(lambda: LocalTransport(world.broker), monkeypatch)
         await world.say(a_request(1, flavor=METAL, wait="30m"))
         await asyncio.sleep(1.0)
