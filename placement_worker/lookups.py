@@ -251,6 +251,7 @@ async def _read_allocations(
 
 @cache
 def _others(objects: tuple[tuple[str, str], ...]) -> Statement:
+    """Return the statement that finds which ids are of retired consumers or of objects of features."""
     tables = (
         f" UNION ALL SELECT i.uuid, NULL, {project} FROM ids i JOIN {table} t ON t.uuid = i.uuid"
         for table, project in objects
@@ -347,6 +348,7 @@ class Lookups(PlacementOperations):
     async def _first(
         self, tx: Transaction, query: FindProviders, among: Collection[str] | None, cell: str
     ) -> list[Provider]:
+        """Read providers by the most selective condition of a query; others are checked afterwards."""
         parts = {*query.parts, "owner"} if query.agents or query.host or cell else query.parts
         selection, values = ALL, list[tuple[str]]()
         given: dict[str, str | int] = {}
@@ -424,6 +426,7 @@ class Lookups(PlacementOperations):
         )
 
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
+        """Answer a query of a cell about allocations: only with consumers on providers of this cell."""
         async with self.database.read() as tx:
             found, generations = await self._allocations(tx, query)
             homes = await stored_trees.homes(tx, generations)

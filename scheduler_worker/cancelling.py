@@ -118,6 +118,7 @@ class Cancelling:
         return steps.answer(asked, False, why, known=bool(fenced.before))
 
     async def _taken(self, asked: BuildCancelRequested) -> CancelResults | None:
+        """Return the messages of the fallback that had taken the build over and cancels it, or None."""
         for fallback in self._fallbacks:
             if (deletes := await fallback.cancel(asked)) is not None:
                 return deletes

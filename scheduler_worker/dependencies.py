@@ -171,6 +171,7 @@ class Ending(HeldAllocations):
         return answers
 
     async def _fenced(self, fence: Fence) -> claims.ReleaseResult | str:
+        """Retire an instance; return placement's result, or why it refused to judge the order."""
         try:
             return await self.retire(fence.instance, fence.why, fence.generation)
         except AnswerRefused as problem:

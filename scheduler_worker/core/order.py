@@ -471,6 +471,7 @@ BUILD = Purpose()
 
 
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
+    """Return the message that a settled instance has got its host."""
     request, placed = order.request, settled.alternative
     flavor = section_of(request, settled.instance) if placed is None else placed.alternative_index
     message = BuildPlaced(
