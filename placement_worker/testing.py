@@ -3,6 +3,7 @@
 A builder of tests/support is shorter than these, wherever there is one: `tests.support.placement_builders`.
 """
 
+from placement_worker.claim_rule import LOCKS
 from placement_worker.core.capacity import ClaimedProvider, Stock, claim, release
 from placement_worker.http.access import AccessPolicy, Identity
 from placement_worker.indexed_source import IndexedSource
@@ -13,6 +14,7 @@ from placement_worker.worker import Placement, placement_worker
 
 __all__ = [
     "LAST_CHANGE",  # the SQL that locks the number of the last commit
+    "LOCKS",  # the order in which rules lock rows
     "TRIM",  # deletes the oldest commits of the change log
     "AccessPolicy",  # which callers may do what over HTTP
     "ClaimedProvider",  # a provider as `claim` reads it: with generation, parent and inventories
