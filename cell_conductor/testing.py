@@ -1,4 +1,4 @@
-"""All that tests of features import of a conductor, in addition to `cell_conductor.extension`.
+"""All that tests and benchmarks of features import of a conductor, in addition to `cell_conductor.extension`.
 
 A builder of tests/support is shorter than these, wherever there is one: `tests.support.conductor_builders`.
 """

@@ -1,4 +1,4 @@
-"""All that tests of features import of simulated agents, in addition to `compute_sim.extension`."""
+"""All that tests and benchmarks of features import of simulated agents, besides `compute_sim.extension`."""
 
 from compute_sim.agent_disk import GuestFile
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults

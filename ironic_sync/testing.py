@@ -1,4 +1,4 @@
-"""All that tests of features import of ironic_sync, in addition to `ironic_sync.extension`."""
+"""All that tests and benchmarks of features import of ironic_sync, in addition to `ironic_sync.extension`."""
 
 from ironic_sync.maintenance import REASON, TRAIT, MaintenanceFlags
 

@@ -1,4 +1,4 @@
-"""All that tests of features import of placement, in addition to `placement_worker.extension`.
+"""All that tests and benchmarks of features import of placement, in addition to `placement_worker.extension`.
 
 A builder of tests/support is shorter than these, wherever there is one: `tests.support.placement_builders`.
 """
