@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
     from placement_worker import Memory, Placement
-    from scheduler_worker.extension import PartsOf
+    from scheduler_worker.composition import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
 add_messages()

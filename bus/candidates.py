@@ -184,7 +184,7 @@ class CandidateSearch(HostAmounts, Protocol):
         self, position: int, most: int, within: Sequence[Allocations] = (), *, distinct: bool = False
     ) -> Sequence[Candidate]:
         """Return at most `most` candidates (complete allocations for the query) on one host, as of now. With
-        `within`, such as the slots of a reservation, a host of several providers has only the candidates that
+        `within`, such as those of a restriction, a host of several providers has only the candidates that
         one of these allocations covers. `distinct`: of candidates that differ only by providers with equal
         inventories, traits, aggregates and free amounts below one parent, return at most ALIKE.
         """

@@ -74,7 +74,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # of the source is then of type MIGRATION.
     begins: Id | None = None
     # Take over all allocations of this consumer, instead of claiming one of the choices. Neither capacity nor
-    # the server group is checked. The consumer keeps its allocations at pools, up to the amounts of the first
+    # a rule is checked. The consumer keeps its allocations at pools, up to the amounts of the first
     # choice, because a move counts an amount of a pool only once.
     take_over: Id | None = None
     parts: ClaimParts = none_of(ClaimParts)
@@ -141,14 +141,14 @@ class OutsideCell(Tagged, frozen=True, kw_only=True):
 
 
 class RuleRefused(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: a rule of a feature forbids it, such as the policy of a server group."""
+    """The reason of a refused claim: a rule of a feature forbids it."""
 
     rule: Text  # the feature that refuses
     code: Text  # reason code of the feature
     why: Cause
     provider: Text = ""  # root or provider that the next search avoids
     final: bool = False  # a claim of this kind cannot succeed for the request, on whichever host
-    wakes_on: Key = ""  # key of the commits that may let the claim succeed, such as `quota:PROJECT`
+    wakes_on: Key = ""  # key of the commits that may let the claim succeed, such as `RULE:PROJECT`
 
     def __str__(self) -> str:
         return self.why
@@ -177,11 +177,11 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended, or is shelved."""
+    """The result of a claim for a retired consumer: its build has ended, or has no host until a move."""
 
     why: Cause
     unplaceable: bool = False  # retired because no host was found
-    revivable: bool = False  # shelved: a claim that begins a move revives the consumer
+    revivable: bool = False  # a claim that begins a move revives the consumer
     cell: Text = ""  # the cell that retired the consumer; empty: another worker
 
 
@@ -228,7 +228,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     generation: ExpectedGeneration
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: no host was found
-    revivable: bool = False  # with `retire`: shelved, so a claim that begins a move revives the consumer
+    revivable: bool = False  # with `retire`: a claim that begins a move revives the consumer
     keep: Id | None = None
     cell: Text = ""  # the asking cell, or the cell on whose behalf the consumer is retired
 

@@ -184,7 +184,7 @@ _ENDS = {
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
 }
 REASONS: dict[str, ReasonTable] = {}  # by title
-# Refusals that a commit may end: code → the change that lets a waiting request be tried again.
+# Refusals that a commit may end: code → the change after which the request can be tried again.
 WAKES: dict[str, str] = {}  # filled by features
 
 

@@ -116,7 +116,7 @@ class Feature:
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
     reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
-    # code of a refused claim → the change that lets a waiting request be tried again
+    # code of a refused claim → the change after which the request can be tried again
     wakes: Mapping[str, str] = field(default_factory=dict)
     # a module with metrics, also of a join, and the process that serves them
     meters: tuple[tuple[str, str], ...] = ()

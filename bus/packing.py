@@ -1,7 +1,7 @@
 """The one model of hosts that fill up: what is free after choices that placement has not claimed.
 
-A scheduler that chooses hosts for a batch, a search for instances to preempt, and every plan (moves, failover
-headroom, capacity) try choices before they claim. They all use this model:
+A scheduler that chooses hosts for a batch, and features that search or plan, try choices before they claim.
+They all use this model:
 
     packing.claim(...)                     # a choice takes capacity
     packing.release(...)                   # it gives the capacity back

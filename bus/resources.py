@@ -87,7 +87,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     allocations: Allocations
     updated: Number = 0.0
     client: bool = False  # the allocations were claimed by a client of the Placement API
-    protected: bool = False  # must not be preempted, such as the member of a server group
+    protected: bool = False  # a rule forbids that another consumer takes its capacity
 
 
 # Edits. `generation` is compared with the provider's; None: no comparison.
@@ -312,8 +312,7 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
     generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
     # The following fields are for `others`.
-    # object of a feature, such as a server group or a started move → its project; empty: no client may use
-    # its id
+    # object of a feature, or a started move → its project; empty: no client may use its id
     objects: LargeMap[Text, Text] = field(default_factory=dict)
     # retired consumer or started move → the cell that retired it; empty: another worker
     retired: LargeMap[Text, Text] = field(default_factory=dict)

@@ -90,7 +90,7 @@ KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a proje
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 MAX_TEXT = 255  # characters of a Text
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such as `quota:PROJECT`
+Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such as `RULE:PROJECT`
 PropertyValue = Annotated[str, Meta(max_length=1024), FREE]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
 MADE = {"made": True}  # marks texts that programs make of names and numbers: `bus.causes` shortens them
@@ -318,13 +318,11 @@ class Taken(Tagged, frozen=True, kw_only=True):
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """The refusal to edit an object of placement because the object has allocations or, if it is a server
-    group, members.
-    """
+    """The refusal to edit an object of placement because the object has allocations or members."""
 
-    what: Text  # the provider, class, trait or server group
+    what: Text  # the type of the object: a provider, class, trait or object of a feature
     classes: LongList[Text] = ()
-    members: LongList[Text] = ()  # some members of a server group
+    members: LongList[Text] = ()  # some of its members
 
 
 class LimitReached(Tagged, frozen=True, kw_only=True):
@@ -332,7 +330,7 @@ class LimitReached(Tagged, frozen=True, kw_only=True):
 
     setting: Text
     limit: Count
-    what: Cause  # the objects that the setting limits, such as `reservations of project web`
+    what: Cause  # the objects that the setting limits, such as `aggregates`
 
     def __str__(self) -> str:
         return f"there may be at most {self.limit} {self.what} (setting {self.setting})"

@@ -289,8 +289,8 @@ class SimulatedAgent:
             self.disk.lose_power()
 
     def _check_clock(self) -> None:
-        # If the process stalled, its hosts may have been evacuated: it restarts as after a power failure, but
-        # running jobs continue.
+        # If the process stalled, other hosts may have started its guests: it restarts as after a power
+        # failure, but running jobs continue.
         now, before = asyncio.get_running_loop().time(), self._last_active
         self._last_active = now
         if before is None or now - before <= self.absent_after or not self.power.on:

@@ -1,6 +1,6 @@
 """Asks placement which guests an agent must still run, after the agent lost power or its process stalled.
 
-Meanwhile its hosts may have been evacuated and the guests started on other hosts. So no guest runs until
+Meanwhile other hosts may have started its guests. So no guest runs until
 placement has confirmed it, and a guest that moved away is destroyed.
 """
 

@@ -133,6 +133,7 @@ class Relay:
                         await self._urgent.wait()
 
     async def _round(self, publish: Publish) -> bool:
+        """Publish the next commits, from memory or from the log; return whether more are to be published."""
         if self._outdated:
             self._outdated, self._published, self._recorded = False, 0, 0
             self._unpublished.clear()
@@ -153,6 +154,7 @@ class Relay:
         return bool(self._unpublished)
 
     def _following(self) -> list[PlacementChanged]:
+        """Return the commits in memory that follow the last published one without a gap."""
         following: list[PlacementChanged] = []
         next_one = self._published + 1
         while self._published and len(following) < CHANGES_A_ROUND and next_one in self._unpublished:
@@ -214,6 +216,7 @@ class ReshapedBuilds(Relay):
     tells = "reshaped builds"
 
     async def _round(self, publish: Publish) -> bool:
+        """Publish a page of stored messages about reshaped builds; return whether there may be more."""
         async with self._database.read_single() as tx:
             numbers, messages = await changes.unpublished_reshaped(tx, RESHAPES_A_ROUND)
         if numbers:
@@ -302,6 +305,7 @@ class ChangeLog:
     def _learn(
         self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree], *, urgent: bool = True
     ) -> None:
+        """Apply commits to the index, and give them to the relay that publishes them."""
         self.memory.learn(messages, shaped)
         if len(messages) == 1 and shaped and (trees := carried(shaped.values())) is not None:
             messages = [replace(messages[0], trees=trees)]

@@ -13,7 +13,7 @@ from bus.feature import MakesPart, PartNeeds
 from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
-from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
+from placement_worker.claim_rule import ClaimRule, ClaimScope
 from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
 from placement_worker.core.index import Index
 from placement_worker.core.index_rows import Row

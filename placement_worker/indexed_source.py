@@ -355,6 +355,7 @@ class HostSearch:
         return at_once(explain(self._trees, made))[1] if made.count else nearest(self._trees, made, (), most)
 
     def _as_it_is(self) -> SearchPlan:
+        """Return the plan of the search over the present index and choices."""
         if isinstance(self._trees, PackedSnapshot):
             if self._trees is self._packed and self._packed.current:
                 return self._plan
@@ -362,6 +363,7 @@ class HostSearch:
         return plan(self._trees, self._plan.query, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:
+        """Return how many hosts of a plan fit, without those that have no candidate."""
         left = made.left & self._finder.anchors
         # Search these hosts again: choices may have been released since.
         self._without = {host for host in self._without if not left[host] or not self.ways(host, 1)}

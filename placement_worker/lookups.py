@@ -202,8 +202,8 @@ async def _named(
 
 @cache
 def _held(of_consumers: bool, protecting: tuple[str, ...]) -> Statement:
-    """Return the statement that reads what consumers hold, or what is held of providers. Consumers with a
-    value in one of the columns `protecting` must not be preempted.
+    """Return the statement that reads what consumers hold, or what is held of providers. No other
+    consumer may take the capacity of one with a value in one of the columns `protecting`.
     """
     protected = " OR ".join(f"c.{column} IS NOT NULL" for column in protecting) or "false"
     columns = _CONSUMER.format(edition=_EDITION, protected=protected)
@@ -219,7 +219,7 @@ async def _read_allocations(
 ) -> tuple[list[Consumer], dict[str, int]]:
     """Return consumers with their allocations: the given consumers or, if none are given, all consumers of
     the providers `of`. If both are given, return only allocations at these providers. Also return the
-    generations of the providers. `protecting`: columns of rules whose values protect from preemption.
+    generations of the providers. `protecting`: columns of rules whose values protect a consumer.
     """
     rows = await _held(bool(consumers), protecting)(tx, [(uuid,) for uuid in consumers or of])
     if not rows:
@@ -251,6 +251,7 @@ async def _read_allocations(
 
 @cache
 def _others(objects: tuple[tuple[str, str], ...]) -> Statement:
+    """Return the statement that finds which ids are of retired consumers or of objects of features."""
     tables = (
         f" UNION ALL SELECT i.uuid, NULL, {project} FROM ids i JOIN {table} t ON t.uuid = i.uuid"
         for table, project in objects
@@ -302,7 +303,9 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 class Lookups(PlacementOperations):
     """Answers queries about providers, allocations and usages from the database."""
 
-    protecting: tuple[str, ...]  # columns of consumers whose values protect from preemption
+    protecting: tuple[
+        str, ...
+    ]  # columns of consumers whose values protect them: others may not take their capacity
     objects: tuple[tuple[str, str], ...]  # tables of objects of features, with the SQL of their projects
 
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
@@ -345,6 +348,7 @@ class Lookups(PlacementOperations):
     async def _first(
         self, tx: Transaction, query: FindProviders, among: Collection[str] | None, cell: str
     ) -> list[Provider]:
+        """Read providers by the most selective condition of a query; others are checked afterwards."""
         parts = {*query.parts, "owner"} if query.agents or query.host or cell else query.parts
         selection, values = ALL, list[tuple[str]]()
         given: dict[str, str | int] = {}
@@ -422,6 +426,7 @@ class Lookups(PlacementOperations):
         )
 
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
+        """Answer a query of a cell about allocations: only with consumers on providers of this cell."""
         async with self.database.read() as tx:
             found, generations = await self._allocations(tx, query)
             homes = await stored_trees.homes(tx, generations)

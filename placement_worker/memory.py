@@ -250,6 +250,7 @@ class Memory:
         return found.changes, more, found.history
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
+        """Apply received commits to the index, and read those trees that the messages do not contain."""
         # root → tree (None: not in the message), in commit order, which decides the rows in the index
         shaped: dict[str, Tree | None] = {}
         for message in sorted(messages, key=lambda each_message: each_message.number):
@@ -363,6 +364,7 @@ class PackedSnapshot(Snapshot):
         self._changes = packing.changes
 
     def _excluded_by_choices(self) -> frozenset[str]:
+        """Exclude the siblings of chosen providers that exclude them; return their ids."""
         index, excluded = self.index, set[str]()
         for uuid in self.packing.taken:
             row = index.rows.get(uuid)

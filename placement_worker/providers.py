@@ -57,6 +57,9 @@ class ProviderOperations(PlacementOperations):
     def _judge(
         self, order: EditOfOne, working: WorkingTrees, now: float
     ) -> tuple[bool, resources.EditResult]:
+        """Apply an edit to the working trees; return whether it changed something, and the result for the
+        client.
+        """
         before = working.find(order.provider)
         former = None if before is None else self._view(before, working.homes[before.uuid], 0.0)
         state = edits.apply(order, working, self._known())
@@ -66,6 +69,7 @@ class ProviderOperations(PlacementOperations):
         return state is None, resources.Edited(before=former) if state is None else state
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
+        """Read and lock the trees that edits of providers concern."""
         placing = [
             each for each in orders if isinstance(each, resources.MakeProvider | resources.ChangeProvider)
         ]

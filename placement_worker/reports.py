@@ -124,6 +124,7 @@ class ReportOperations(PlacementOperations):
         before: Mapping[str, Tree],
         goes: dict[str, Moves],
     ) -> dict[str, str]:
+        """Put the moves of allocations that reports ask for into `goes`; return the refusals by root."""
         refused = {}
         for report in reports:
             if report.reshape is None:
@@ -244,6 +245,7 @@ class ReportOperations(PlacementOperations):
 
     @again()
     async def _change(self, roots: Sequence[str], change: Callable[[Tree], Tree]) -> None:
+        """Change trees in a transaction of its own."""
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)

@@ -77,6 +77,7 @@ class Batched(Generic[A, R]):
                 group.create_task(self._serve())
 
     async def _serve(self) -> None:
+        """Answer waiting orders in batches until cancelled."""
         while True:
             async with self._come:
                 await self._come.wait_for(lambda: self._waiting)
@@ -314,6 +315,7 @@ class ClaimOperations(PlacementOperations):
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:
+    """Return results in which each claim has the number of the commit."""
     return tuple(
         structs.replace(result, number=number) if isinstance(result, Claimed) else result
         for result in results

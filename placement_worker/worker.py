@@ -60,6 +60,7 @@ class Searches:
         return done
 
     def _slice(self, steps: Generator[None, None, SearchResult]) -> SearchResult | None:
+        """Continue a search for a slice of time; return its result, or None if it has not ended."""
         until = self._clock.monotonic() + SLICE_SECONDS
         try:
             next(steps)

@@ -84,6 +84,7 @@ def _request_of(record: ActRecord) -> tuple[str, str, str, str, str]:
 
 
 def _finality(record: ActRecord) -> int:
+    """Return how final the outcome of a record is: the record with the highest number is stored."""
     return _FINALITY.get(record.outcome, 2)
 
 

@@ -55,6 +55,9 @@ class BuildCounts:
         self._columns.failures[slot] /= 2
 
     def _weight(self, now: float) -> float:
+        """Return by how much the stored failures are too high at this time; scale them down if it becomes too
+        much.
+        """
         halvings = (now - self._whole) / HALVED_AFTER
         if halvings > FULL_SCALE:
             failures = self._columns.failures
@@ -64,6 +67,7 @@ class BuildCounts:
         return float(2.0**halvings)
 
     def _past(self, now: float) -> None:
+        """Stop counting the choices whose time has passed."""
         choices, columns, undone = self._choices, self._columns, self._undone
         self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:

@@ -22,11 +22,11 @@ CancelResults = Sequence[BuildCancelled | BuildDeleteRequested]
 
 
 class Fenced(msgspec.Struct):
-    """Builds to cancel, grouped by placement's answer: retired now, on a host, shelved or ended before."""
+    """Builds to cancel, grouped by placement's answer: retired now, on a host, revivable or ended before."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # builds that are now retired without a host
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
-    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
+    revivable: dict[Id, str] = msgspec.field(default_factory=dict)  # build without a host → its cell
     ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # build that had a host → its end
     # build that ended without a host before → why
     before: dict[Id, str] = msgspec.field(default_factory=dict)
@@ -57,7 +57,7 @@ class Cancellation:
                     fenced.ended.append(build)
                     fenced.before[build] = cause
                 case Retired(revivable=True, cell=cell) if cell:
-                    fenced.shelved[build] = cell
+                    fenced.revivable[build] = cell
                 case Retired(why=cause):
                     fenced.ended_builds[build] = cause
                 case Held():
@@ -69,12 +69,12 @@ class Cancellation:
     async def pass_on(
         self, asked: BuildCancelRequested, fenced: Fenced, waited: bool, why: str
     ) -> CancelResults:
-        """Order cells to delete cancelled builds that hold a host or are shelved, even if no conductor has a
-        record of them yet; answer the client.
+        """Order cells to delete cancelled builds that hold a host or are revivable; answer the client. A
+        conductor need not have a record of them yet.
         """
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
-        cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
+        cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.revivable
         if not cells:
             why = "it holds resources where no agent builds: it is no build of ours"
         reply_to = asked.reply_to
@@ -110,7 +110,7 @@ class Cancelling:
         fenced = await steps.fence((asked.build,), DELETED)
         if (deletes := await self._taken(asked)) is not None:  # it was taken over in the meantime
             return deletes
-        if fenced.held or fenced.shelved:
+        if fenced.held or fenced.revivable:
             return await steps.pass_on(asked, fenced, False, "")
         if fenced.ended_builds:
             return steps.answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
@@ -118,6 +118,7 @@ class Cancelling:
         return steps.answer(asked, False, why, known=bool(fenced.before))
 
     async def _taken(self, asked: BuildCancelRequested) -> CancelResults | None:
+        """Return the messages of the fallback that had taken the build over and cancels it, or None."""
         for fallback in self._fallbacks:
             if (deletes := await fallback.cancel(asked)) is not None:
                 return deletes

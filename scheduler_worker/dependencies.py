@@ -170,6 +170,7 @@ class Ending(HeldAllocations):
         return answers
 
     async def _fenced(self, fence: Fence) -> claims.ReleaseResult | str:
+        """Retire an instance; return placement's result, or why it refused to judge the order."""
         try:
             return await self.retire(fence.instance, fence.why, fence.generation)
         except AnswerRefused as problem:
@@ -189,7 +190,7 @@ class Ending(HeldAllocations):
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Raise `Retry` for a placed build that no conductor receives. After a time limit, retire the build,
-        and return the message of its end, or None if it ended before. A build that preempts instances is
+        and return the message of its end, or None if it ended before. A build that replaces others is
         retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)

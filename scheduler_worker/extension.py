@@ -6,7 +6,7 @@ fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a pl
 
 from bus.feature import MakesPart
 from scheduler_worker.cancelling import Cancellation, CancelResults, Fenced
-from scheduler_worker.composition import PartsOf, SchedulerNeeds
+from scheduler_worker.composition import SchedulerNeeds
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
@@ -19,7 +19,6 @@ from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
     DELETED,
-    ENDED_BEFORE,
     MAX_CHOICES_EACH,
     EndedInstance,
     Order,
@@ -61,7 +60,6 @@ from scheduler_worker.core.shortage import EXAMPLES, Shortage
 from scheduler_worker.core.step import LONGEST_PAUSE, SOON
 from scheduler_worker.core.tally import MOST_SEARCHES, Found, Tally
 from scheduler_worker.dependencies import (
-    PLACED_EMITS,
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
     Ending,
@@ -78,7 +76,7 @@ from scheduler_worker.host_arrays import HostArrays, accepting, active_instances
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.owners import Owners
-from scheduler_worker.placing.fallback import Fallback, FallbackAnswer
+from scheduler_worker.placing.fallback import Fallback
 from scheduler_worker.placing.orders import Orders, postponed
 from scheduler_worker.placing.part import RequestIntake, SchedulerPart
 from scheduler_worker.placing.suggestions import REQUEST_SECONDS, all_helps, late_after

@@ -102,6 +102,7 @@ class HostRecords:
 
 
 def _condition(health: HostHealth | None) -> object:
+    """Return what of the health of a host is stored again when it changes."""
     return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)
 
 

@@ -144,6 +144,9 @@ class HostBook(BuildCounts):
         return None if partial else record
 
     def _silence_of(self, cell: str, root: str, agent: str) -> Silence | None:
+        """Return why a host counts as silent, although its agent may report other hosts; None: it is not
+        silent.
+        """
         silence, known = self._agents.silence_of((cell, agent)), self._agents.known((cell, agent))
         if silence is not None or known is None or known.partial:
             return silence
@@ -293,6 +296,7 @@ class HostBook(BuildCounts):
         columns.new.clear()
 
     def _reread(self, source: CandidateSource) -> None:
+        """Read the hosts of the index again, and match them with the reports of agents."""
         placed = self._placed_hosts = list(source.hosts())
         positions = [host.position for host in placed]
         self._placed = np.array(positions, np.intp)
@@ -311,6 +315,7 @@ class HostBook(BuildCounts):
         self._source, self._layout, self._judged = source, source.layout, None
 
     def _tidy(self, now: float) -> None:
+        """Forget hosts and agents that have not reported for long."""
         self._past(now)
         self._agents.tidy()
         listened = self._listening.seconds

@@ -32,7 +32,7 @@ class ActFilters:
     interface: str = option(
         "", "Only acts by this interface: command, 'control room', 'placement api', rest or bus."
     )
-    act: str = option("", "Only this act, such as quota or 'mark host'; docs/roles.md lists all.")
+    act: str = option("", "Only this act, such as boot or 'mark host'; docs/roles.md lists all.")
     target: str = option("", "Only acts on this build, host, project or other object: its id or name.")
     project: str = option("", "Only acts on objects of this project, or with a token of it.")
     request: str = option("", "Only acts of the command or HTTP request with this id.")

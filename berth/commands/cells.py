@@ -71,7 +71,7 @@ async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None
     """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
     Schedulers apply the change after a short delay; builds placed before can still arrive in the cell.
-    `berth why` and `berth what-if` show `cell_disabled` for the cell's hosts.
+    `berth why` shows `cell_disabled` for the cell's hosts.
     """
     await mark(cli, name, False, note)
 

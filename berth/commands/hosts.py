@@ -135,7 +135,7 @@ async def label_command(
 ) -> None:
     """Label hosts by level: `berth host label host-1 host-2 rack=r1 row=a`.
 
-    Requests and server groups pack instances into one rack or spread them over racks. A label
+    Requests and rules pack instances into one rack or spread them over racks. A label
     that an operator sets comes before the labels that agents, aggregates (topology:rack) and Ironic's fields
     give. Any level may be named; `host`, `cell` and `zone` exist for every host without labels.
     """

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from berth.kit.recorded_requests import recorded_request
     from berth.kit.refusals import OPERATION_ERRORS, operations_refused, single_errors
     from berth.kit.request_sense import asked_amounts, sense_of
-    from berth.kit.rest import RestOperation, RestPart
+    from berth.kit.rest import RestOperation, RestPart, RestRequests
     from berth.kit.rest_ends import REPLY_TO, EndRule
     from berth.kit.secret_files import as_user, write_secret
     from berth.kit.settings_files import scheduler_settings_in
@@ -102,7 +102,6 @@ if TYPE_CHECKING:
     from berth.kit.urls import check_broker_url, is_loopback
     from berth.rest.call import Call, answer
     from berth.rest.callers import NotFound, RestCaller
-    from berth.rest.operations import RestOperations, request_row
     from berth.settings import BadSetting, Settings, settings_by_name
 
 # Each name that features may import, with the module that defines it and the reason why it is offered.
@@ -227,6 +226,7 @@ OFFERED = {
     "OperationKey": ".http_descriptions",  # the pattern and method of an operation
     "EVENT_STREAM": ".http_descriptions",  # the media type of server-sent events
     "RestPart": ".rest",  # what a feature adds to the REST API
+    "RestRequests": ".rest",  # accepts requests, and reads their projects and ends
     "RestOperation": ".rest",  # an operation of the REST API
     "EndRule": ".rest_ends",  # stores the ends of a feature's requests
     "REPLY_TO": ".rest_ends",  # the reply address of requests over REST
@@ -234,8 +234,6 @@ OFFERED = {
     "answer": "berth.rest.call",  # the HTTP response with a value
     "RestCaller": "berth.rest.callers",  # checks what a caller may do
     "NotFound": "berth.rest.callers",  # the response 404
-    "RestOperations": "berth.rest.operations",  # accepts requests and reads their ends
-    "request_row": "berth.rest.operations",  # the record of an accepted request
     "RestClient": "berth.client.over_http",  # the client library, which a feature may extend
     # Choices of hosts, repeated in memory
     "choice_policy": ".choice_policies",  # the filters and weighers of settings

@@ -17,7 +17,7 @@ from berth.operations.cell_records import (
     builds_by_cell,
     of_cells,
     places_by_cell,
-    shelved_by_cell,
+    released_by_cell,
 )
 from berth.operations.wrong_allocations import Doubled, Leak, Misheld, Ownerless, ended_holder, leaks, misheld
 from berth.settings import Settings, names_a_file
@@ -65,7 +65,7 @@ class _Read:
 
     before: BuildsByCell
     places: dict[str, PlaceByCell]
-    shelved: Mapping[str, ReleasedBuild]
+    released: Mapping[str, ReleasedBuild]
     holders: Mapping[str, StoredHolder]
     held: Mapping[str, TreesOfConsumer]
     exactly: Mapping[str, tuple[int, dict[str, dict[str, int]], float]]  # generation, allocations, creation
@@ -125,7 +125,7 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
         # The cells are read first: a build seen there must have allocations in placement afterwards.
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
-        shelved = await shelved_by_cell(settings, cells)
+        released = await released_by_cell(settings, cells)
         found.breaches += await placement_breaches(placement)
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
@@ -133,7 +133,7 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
         return _Read(
             before,
             places,
-            shelved,
+            released,
             holders,
             held=await stored.trees_of_consumers(placement),
             exactly={} if placement_only else await stored.allocations(placement),
@@ -168,7 +168,7 @@ def _judge_owners(found: Audit, read: _Read, settings: Settings, old: float) -> 
     ownerless = {consumer: record for consumer, record in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, read.unread, old)
     for id_, known in _ended(before, after, held):
-        holder = ended_holder(id_, held[id_], known.cell, known.status, read.shelved.get(id_))
+        holder = ended_holder(id_, held[id_], known.cell, known.status, read.released.get(id_))
         found.breaches.append(str(holder))
         found.ownerless.append(holder)
 

@@ -101,7 +101,7 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
     return await _merged(settings, cells, places)
 
 
-async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, ReleasedBuild]:
+async def released_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, ReleasedBuild]:
     """Return by id the builds that features have without a host, such as shelved ones, from the records of
     the cells.
     """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from berth import composition, worker_roles
 from berth.kit.publishing import publish
-from berth.operations.cell_records import builds_by_cell, places_by_cell, shelved_by_cell
+from berth.operations.cell_records import builds_by_cell, places_by_cell, released_by_cell
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Retired
@@ -63,18 +63,18 @@ class CellRecords:
     held: Collection[tuple[str, str]]
     # builds that had ended before the query, each with the text DELETED or FAILED
     ended: Mapping[str, str] = field(default_factory=dict)
-    # builds that were shelved before the query, each with its last attempt
-    shelved: Mapping[str, int] = field(default_factory=dict)
+    # builds that were released before the query, each with its last attempt
+    released: Mapping[str, int] = field(default_factory=dict)
 
     def difference(self, guest: ReportedGuest) -> tuple[Wrong, str] | None:
         """Return how a guest differs from the record of its build, with the reason, or None."""
         build = guest.build
         if build in self.ended:
             return None if (build, guest.root) in self.held else ("deleted", self.ended[build])
-        if build in self.shelved:
+        if build in self.released:
             if (build, guest.root) in self.held:
                 return None
-            last = self.shelved[build]
+            last = self.released[build]
             wrong: Wrong = "deleted" if guest.attempt <= last else "newer"
             return wrong, f"its cell has shelved it after attempt {last}"
         if build not in self.builds:
@@ -119,12 +119,12 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
         known = await builds_by_cell(settings, settings.cell_names)
         before = await places_by_cell(settings, settings.cell_names)
-        shelved_before = await shelved_by_cell(settings, settings.cell_names)
+        released_before = await released_by_cell(settings, settings.cell_names)
         async with Bus(composition.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
-        shelved_after = await shelved_by_cell(settings, settings.cell_names)
+        released_after = await released_by_cell(settings, settings.cell_names)
         held = await places_of_holders(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
         unknown = {guest.build for guests in books.values() for guest in guests} - builds.builds.keys()
@@ -136,12 +136,12 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     stood = {build: place for build, place in after.items() if before.get(build) == place and build in single}
     ended = dict.fromkeys(known.failed & builds.failed, FAILED)
     ended |= dict.fromkeys(known.deleted & builds.deleted, DELETED)
-    shelved = {
-        build: shelving.attempt
-        for build, shelving in shelved_after.items()
-        if shelved_before.get(build) == shelving and build in single
+    released = {
+        build: released_build.attempt
+        for build, released_build in released_after.items()
+        if released_before.get(build) == released_build and build in single
     }
-    records = CellRecords(builds.builds.keys(), stood, held, ended, shelved)
+    records = CellRecords(builds.builds.keys(), stood, held, ended, released)
     found = differences(books, records)
     return GuestComparison(found, books, silent, unread, retired)
 

@@ -20,7 +20,7 @@ _AFTER = {"after": "number of the last event that the client has; default: the n
 _OF_BUILDS: Mapping[OperationKey, DescribedOperation] = {
     (ADDRESS, "GET"): DescribedOperation("Return this document.", dict[str, Any], is_open=True),
     ("/v1/requests", "POST"): DescribedOperation(
-        "Request one instance, several of one flavor, or a gang. A repetition changes nothing.",
+        "Request one instance, or several. A repetition changes nothing.",
         bodies.Accepted,
         body=BuildRequested,
         status=202,

@@ -112,6 +112,13 @@ class RestOperations:
             await self.publish(messages)
             self._confirm(rows)
 
+    async def accept_request(
+        self, caller: RestCaller, id_: str, message: Message, project: str, owners: ProjectsFound
+    ) -> None:
+        """Store and publish a request about an object of a project, if the caller may send it."""
+        row = request_row(id_, message, (), project)
+        await self.accept([row], [caller.check(message, project, owners)], owners)
+
     def _are_confirmed(self, rows: Sequence[StoredRequest]) -> bool:
         return all(self._confirmed.get(row.id) == row.digest for row in rows)
 

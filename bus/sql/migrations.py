@@ -1,8 +1,8 @@
 """Applies the migrations of packages to a database: alembic's operations, without its command line.
 
 Several packages have tables in one database: a worker, and the features that extend it. A feature may have
-tables in the databases of several workers, so its packages are named `features.quotas/placement`. The folder
-`placement_worker/migrations/` or `features/quotas/migrations/placement/` holds one sequence of migrations. A
+tables in the databases of several workers, so its packages are named `features.NAME/placement`. The folder
+`placement_worker/migrations/` or `features/NAME/migrations/placement/` holds one sequence of migrations. A
 file's name is its revision: 0001.py, 0002_more.py. The table `migrations` has a row for each package.
 
 Processes are restarted one by one, so the previous version runs with a migrated database: a migration only

@@ -72,6 +72,6 @@ class AttemptLimits(Struct, frozen=True):
     poll_every: float = 5.0  # seconds between checks for exceeded time limits
     stalled_after: float = 60.0  # seconds without an answer after which a message is repeated
     # seconds without an answer after which two messages are repeated: the order to destroy a guest left
-    # behind by an ended build, and the request to queue a preempted build again
+    # behind by an ended build, and the request to place a replaced build again
     destroy_again_after: float = 3600.0
     keep: float = KEEP_SECONDS  # seconds for which the records of ended builds and moves are stored

@@ -189,5 +189,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return after how many seconds of a stall an agent must assume that its hosts were evacuated."""
+        """Return after how many seconds of a stall an agent must assume that other hosts have its guests."""
         return max(self.period, LEAST_ABSENCE)

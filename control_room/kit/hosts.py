@@ -33,7 +33,7 @@ class KnownHost:
     closed: bool = False
     traits: frozenset[str] = frozenset()  # traits of all providers in its tree
     stocks: tuple[HostStock, ...] = ()
-    new: bool = False  # added by a capacity plan
+    new: bool = False  # a host that does not exist yet, of a plan
 
     @property
     def layout(self) -> object:

@@ -15,12 +15,11 @@ from berth.kit import (
     NotFound,
     RestCaller,
     RestOperation,
-    RestOperations,
     RestPart,
+    RestRequests,
     answer,
     ask_cells,
     known_cells,
-    request_row,
 )
 from features.moves.messages import (
     FIND_MOVES,
@@ -51,17 +50,16 @@ async def steer(call: Call) -> Response:
     return answer(await steer_move(call.operations, call.caller, call.id, to), 202)
 
 
-async def request_move(operations: RestOperations, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
+async def request_move(operations: RestRequests, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
     """Accept a move of an instance, if the caller may move it."""
     owners = await operations.owners(caller, asked, asked.build)
     project = owners.projects[asked.build]
     asked = structs.replace(asked, reply_to=REPLY_TO)
-    row = request_row(asked.move, asked, (), project)
-    await operations.accept([row], [caller.check(asked, project, owners)], owners)
+    await operations.accept_request(caller, asked.move, asked, project, owners)
     return MoveAccepted(move=asked.move, build=asked.build)
 
 
-async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -> MoveDetails:
+async def shown_move(operations: RestRequests, caller: RestCaller, id_: str) -> MoveDetails:
     """Return a move that the caller may read."""
     stands = await _stands(operations, id_)
     if stands is not None:
@@ -78,7 +76,7 @@ async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -
     return MoveDetails(move=id_, build=build, status=status, waiting=waiting)
 
 
-async def steer_move(operations: RestOperations, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
+async def steer_move(operations: RestRequests, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
     """Accept an order for a move in progress, if the caller may steer it."""
     stands = await _stands(operations, id_)
     if stands is None:
@@ -105,7 +103,7 @@ def _unknown(move: str) -> Iterator[None]:
 _UNKNOWN = "no cell that answers has a move {}"
 
 
-async def _stands(operations: RestOperations, move: str) -> MoveStands | None:
+async def _stands(operations: RestRequests, move: str) -> MoveStands | None:
     find = operations.bus.asker(FIND_MOVES)
     cells = await known_cells(operations.bus, operations.settings)
     found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))

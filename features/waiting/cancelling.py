@@ -59,11 +59,11 @@ class CancelledWaits:
     async def _answer_waiting(
         self, asked: BuildCancelRequested, found: FoundQueued, fenced: Fenced, builds: Sequence[Id]
     ) -> CancelResults:
-        placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
+        placed = len(fenced.held) + len(fenced.revivable) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and found.queued.subject is not None:
             why = self._store.purpose_of(found.queued).not_waiting
-        if asked.anywhere and (fenced.held or fenced.shelved):
+        if asked.anywhere and (fenced.held or fenced.revivable):
             return await self._steps.pass_on(asked, fenced, bool(fenced.ended), why)
         return self._steps.answer(asked, bool(fenced.ended) or not placed, why)
 

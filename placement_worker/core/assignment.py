@@ -167,6 +167,9 @@ class AssignmentSearch:
             fruitful[depth], states[depth] = False, state
 
     def _take(self, depth: int, row: Row) -> bool:
+        """Let a slot use a provider; return False, and change nothing, if a rule or the free amounts forbid
+        it.
+        """
         slot, position, rules = self._slots[depth], row.position, self._rules
         apart = slot.suffix in rules.isolate
         if apart and position in self._alone:
@@ -204,6 +207,7 @@ class AssignmentSearch:
         return True
 
     def _undo(self, depth: int) -> None:
+        """Release the provider of the slot that was assigned last."""
         row, slot, rules = self._chosen.pop(), self._slots[depth], self._rules
         position = row.position
         self._gathered.pop()
@@ -228,6 +232,7 @@ class AssignmentSearch:
                 self._picked[number].pop()
 
     def _bits(self, depth: int, rows: Sequence[Row]) -> int:
+        """Return as bits which of the needed sets of traits these providers satisfy for a slot."""
         if self._slots[depth].suffix or not self._all_bits:
             return 0
         gathered = 0
@@ -243,6 +248,7 @@ class AssignmentSearch:
         return gathered
 
     def _up(self, row: Row) -> frozenset[int]:
+        """Return the positions of a provider and of all above it."""
         known = self._above.get(row.position)
         if known is None:
             parent = self._trees.find(row.parent) if row.parent is not None else None
@@ -252,6 +258,7 @@ class AssignmentSearch:
 
     @cached_property
     def _different_options(self) -> list[frozenset[int]]:
+        """Return the sets of providers between which slots choose, each once."""
         sets = (frozenset([row.position for row in rows]) for rows in self._options)
         self.steps += sum(map(len, self._options)) // 16
         return list(dict.fromkeys(sets))
@@ -266,6 +273,7 @@ class AssignmentSearch:
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}
 
     def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
+        """Leave out providers that share no subtree with options of the slots that must share one."""
         left = list(options)
         for members in self._rules.subtrees:
             tops = {row.position for nth in members for row in left[nth]}

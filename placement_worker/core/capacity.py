@@ -123,8 +123,8 @@ class ClaimJudge:
     """
 
     name: ClassVar[str]
-    # Columns of `consumers` that the rule has: column → why a consumer with a value there must not be
-    # preempted; "": it may be.
+    # Columns of `consumers` that the rule has: column → why no other consumer may take the capacity of one
+    # with a value there; "": another one may.
     columns: ClassVar[Mapping[str, str]] = {}
     holder_types: ClassVar[tuple[str, ...]] = ()  # consumer types that the rule has and that are no instances
 
@@ -192,7 +192,7 @@ class ClaimWorld:
     changed_holders: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     to_retire: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
     started: dict[str, str] = field(default_factory=dict)  # moves that claims began → their projects
-    woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
+    woken: set[str] = field(default_factory=set)  # retired consumers whose retirement ends
     # consumers that this transaction inserted → their claims
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
@@ -263,7 +263,7 @@ class ClaimWorld:
         return self.holders[consumer].held
 
     def why_protected(self, holder: Holder) -> str:
-        """Return why a consumer must not be preempted; "" if it may be."""
+        """Return why no other consumer may take its capacity; "" if one may."""
         marked = (why for column, why in self.protected.items() if holder.marks.get(column) is not None)
         return next(filter(None, marked), "")
 
@@ -387,8 +387,8 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def revives(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance, or adopts the guest of an instance that was
-    retired as unplaceable; all other claims for a retired instance are refused.
+    """Return whether a claim begins a move of a revivable instance, or takes over the guest of an instance
+    that was retired as unplaceable; all other claims for a retired instance are refused.
     """
     ended = world.retired.get(claim.consumer)
     if ended is None:
@@ -553,9 +553,9 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     ended = world.retired.get(order.consumer)
     ends = order.retire and not order.unplaceable and not order.revivable
     if ended is not None and not (ended.revivable and ends):
-        return ended  # only a shelved instance may be retired again, for another reason than a missing host
+        return ended  # only a revivable instance may be retired again, for another reason than a missing host
     holder = world.holders.get(order.consumer)
-    # A shelved instance is not checked: it was in this cell.
+    # A revivable instance is not checked: it was in this cell.
     if ended is None and (why := bars_release(order, holder, world)):
         return claims.OutsideCell(why=why)
     if holder is not None and holder.generation:

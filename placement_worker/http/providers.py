@@ -303,4 +303,5 @@ def _aggregates(provider: resources.Provider, listed: Sequence[str], call: ApiCa
 
 
 def _part(provider: resources.Provider, **part: Any) -> ApiAnswer:
+    """Return a part of a provider as an HTTP response, with the provider's generation."""
     return json_answer(part | {"resource_provider_generation": provider.generation}, provider.updated)

@@ -125,6 +125,7 @@ def _object(properties: Json, required: list[str], **more: Any) -> Json:
 
 
 def _by(pattern: str, of: Json, least: int = 0) -> Json:
+    """Return the schema of an object whose keys match a pattern."""
     return {
         "type": "object",
         "minProperties": least,

@@ -124,7 +124,7 @@ def _consumers() -> None:
         # True: claimed by a client of the API; no cell has a record of the consumer.
         _columns(sa.Boolean, "client", server_default=sa.false()),
         # For a holder consumer: the consumer for which it holds allocations. For a consumer of an API client:
-        # the moved instance of which quotas count it as a part.
+        # the moved instance of which it is a part, and with which it is counted once.
         sa.Column("keeps_for", sa.String(36)),
         _times(),
         sa.UniqueConstraint("uuid"),
@@ -146,7 +146,7 @@ def _consumers() -> None:
         _columns(sa.Double, "at"),
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
         _columns(sa.String(64), "cell", server_default=""),  # cell that retired it, or ""
-        _columns(sa.Boolean, "revivable", server_default=sa.false()),  # shelved
+        _columns(sa.Boolean, "revivable", server_default=sa.false()),  # by a move
         _columns(sa.String(255), "project", server_default=""),  # of a move that a claim has begun
         sa.Index(None, "at"),
         keys=("uuid",),

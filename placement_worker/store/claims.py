@@ -87,9 +87,9 @@ _INSERT_RETIRED = sql("""
     FROM {n: uuid str, why str, unplaceable bool, cell str, revivable bool, project str}
     WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
-# Deletes the retirement of shelved instances that get allocations again, or are deleted.
+# Deletes the retirement of revivable instances that get allocations again, or are deleted.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
-# Shelved instances stay retired: their ids are not free.
+# Revivable instances stay retired: their ids are not free.
 PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before AND NOT revivable")
 
 

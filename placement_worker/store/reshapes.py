@@ -74,6 +74,7 @@ async def reshape(
 
 
 async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:
+    """Read and lock the claims and trees of a reshape; raise Conflict if they changed in between."""
     reading = book.reading
     listed = [inventory.provider for inventory in order.inventories]
     before = WorkingTrees(await stored_trees.read(tx, book, listed))
@@ -89,6 +90,7 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
 
 
 def _refit(claimed: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
+    """Give a claimed provider the inventories that the reshape sets."""
     assert claimed is not None  # all providers of the working trees were locked and read
     state = working.there(provider)
     for name, inventory in state.inventories.items():

@@ -134,6 +134,7 @@ def _inventory(
 
 
 def _within(amount: int, least: int) -> int:
+    """Return an amount within the limits of its column."""
     return max(least, min(amount, MAX_INT))
 
 

@@ -82,6 +82,7 @@ class TentativeHosts:
             self._end(batch)
 
     def _end(self, batch: int) -> None:
+        """Forget the hosts that no batch under way can have chosen."""
         self._under_way.discard(batch)
         if not self._places:
             return
@@ -239,6 +240,7 @@ class Choosing:
             yield
 
     def _late(self, alternative: Alternative) -> Alternative:
+        """Return an alternative with what narrowings add only when its hosts are searched."""
         for narrowing in self.narrowings:
             alternative = narrowing.late(alternative)
         return alternative
@@ -358,6 +360,7 @@ class _EqualOrders:
             raise
 
     def _hosts_for(self, order: Order) -> Chosen:
+        """Choose hosts for an order; if they are too few, put them back and say what is short."""
         picks = self._picks(order)
         if len(picks) == len(order.instances):
             return Chosen(self._with_alternates(order, picks))
@@ -381,6 +384,7 @@ class _EqualOrders:
         return Chosen(self._with_alternates(order, picks), self._short())
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
+        """Take a host for each instance of an order, until no host is left."""
         several = max(1, MAX_CHOICES // len(order.instances))
         scope, picks = self._scope, list[tuple[Ranking, Pick]]()
         for instance in order.instances:
@@ -447,4 +451,5 @@ class _EqualOrders:
 
 
 def _known(kind: str, names: set[str]) -> str:
+    """Return the end of a sentence that lists the known names."""
     return f"; known {kind}: {', '.join(sorted(names))}" if names else ""

@@ -77,6 +77,7 @@ class WeighedWays:
         return [self._counts(value) for value in self._values_of(tree, ways)]
 
     def _counts(self, value: float) -> float:
+        """Return how much a value counts: 1 for the best, less for lower ones, 0 or 2 for infinite ones."""
         if not -MOST < value < MOST:
             return 2.0 if value > 0 else 0.0
         lower = self._best - value
@@ -297,6 +298,7 @@ class FoundHosts:
 
     @property
     def _most_ways(self) -> int:
+        """Return how many candidates of one host are read: more of them if weighers compare them."""
         return MOST_WEIGHED if self.way_values else WAYS_OF_THE_BEST
 
     def _best_first(self, index: int, ways: tuple[Candidate, ...]) -> tuple[Candidate, ...]:

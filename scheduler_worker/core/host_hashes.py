@@ -67,6 +67,7 @@ def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools
 
 
 def _weights(hashes: Hashes, name: str) -> Hashes:
+    """Return a pseudo-random number of a scheduler for each host: the highest one has the host."""
     mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _WORD)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND

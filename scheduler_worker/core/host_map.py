@@ -268,6 +268,7 @@ class HostsNow:
         return self._once(f"image {image}", lambda: self.columns.cached(image).take(self.slot_at))
 
     def _once(self, key: str, read: Callable[[], Numbers]) -> Numbers:
+        """Return the values of all positions, read when they are first asked for."""
         found = self._read.get(key)
         if found is None:
             found = read()
@@ -375,6 +376,7 @@ class AllHosts:
         return found
 
     def _of_found(self, values: Numbers) -> Number:
+        """Return the values of the found hosts: one number if all are equal."""
         if values.size and not values.strides[0]:  # a stride of 0: all values are equal
             return values[0]
         return values if self._all else values.take(self._positions)

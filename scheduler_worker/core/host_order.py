@@ -52,6 +52,7 @@ class Frontier:
         return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
+        """Divide hosts into the best ones, about `several`, and the others."""
         if among.size <= ALIKE * several:
             return among, among[:0]
         # If `among` has all hosts, they are in the order of `_worth`.
@@ -166,6 +167,7 @@ class HostOrder:
         return self._of_cell.get(number, [])
 
     def _turn_page(self) -> bool:
+        """Sort the next page of hosts; return False if there is none."""
         (tier, order), *later = self._orders
         indices, its_ties = order.page()
         if not indices.size and later:

@@ -377,10 +377,10 @@ class Purpose:
 
     name: ClassVar[str] = "build"
     # Whether instances that get no host are retired, so that their ids cannot be claimed later. False for ids
-    # of another system, which may be requested again: such orders preempt no instances.
+    # of another system, which may be requested again: such orders replace no instances.
     retires: ClassVar[bool] = True
     # Whether the instances are new ones of the request's project. Only then does the share of the project
-    # decide when the request is tried, and may the instances draw from its open reservations.
+    # decide when the request is tried, and may they use the capacity that features keep for the project.
     boots: ClassVar[bool] = True
     # Whether another system builds the instances, and may have begun before.
     is_external: ClassVar[bool] = False
@@ -462,6 +462,7 @@ BUILD = Purpose()
 
 
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
+    """Return the message that a settled instance has got its host."""
     request, placed = order.request, settled.alternative
     flavor = section_of(request, settled.instance) if placed is None else placed.alternative_index
     message = BuildPlaced(

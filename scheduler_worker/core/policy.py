@@ -333,6 +333,7 @@ def weighers_named(
 def _named(
     kind: RuleBook, names: Iterable[str], options: Options, custom: Custom
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the filters or weighers with these names; a name of Nova may mean several."""
     for chosen in names:
         for name in _ours(kind, chosen, custom):
             yield (chosen, _made(kind, name, custom.get(name) or kind.built_in[name], options.get(name, {})))
@@ -388,6 +389,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _made(kind: RuleBook, name: str, made: Made, given: Mapping[str, Any]) -> Any:
+    """Make a filter or weigher with its options; raise BadChoice if it is none, or reads an unknown field."""
     needed = [
         parameter
         for parameter in inspect.signature(made).parameters.values()
@@ -434,6 +436,7 @@ def _guarded(found: Rule | Weigher) -> Rule | Weigher:
 
 
 def _no_reason(result: Any) -> str:
+    """Return why the result of a filter is invalid; empty: it is a text or None."""
     return (
         "" if result is None or isinstance(result, str) else f"it returned {result!r:.100}, no text or None"
     )
@@ -443,6 +446,7 @@ _NUMBERS = frozenset((float, int, bool, np.float64, np.bool_))
 
 
 def _no_number(result: Any) -> str:
+    """Return why the result of a weigher is invalid; empty: it is a number or an array of numbers."""
     if type(result) in _NUMBERS:  # the usual types are recognised in a tenth of the time of isinstance
         return ""
     if isinstance(result, np.ndarray) and result.ndim <= 1 and result.dtype.kind in "biuf":
@@ -604,6 +608,7 @@ def all_weighers(policy: ChoicePolicy, options: Options, custom: Custom) -> list
 
 
 def _choosable(kind: RuleBook, enabled: Sequence[str], options: Options, custom: Custom) -> list[Choosable]:
+    """Describe the enabled filters or weighers, and those that could be enabled."""
     made, given = dict(kind.built_in), dict(options)
     for chosen, function in custom.items():
         [(_, found)] = _named(kind, (chosen,), options, custom)

@@ -38,6 +38,7 @@ class CapacityByHost:
 
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
+        """Return the free amounts and the asked amount of each class that hosts do not share."""
         shared = set[str]().union(*self.found.source.sharing.values())
         asked = self.found.alternative.asked.items()
         counted = [(name, float(amount)) for name, amount in asked if amount and name not in shared]
@@ -75,6 +76,7 @@ class CapacityByHost:
         return emptiest
 
     def _where_is(self, cell: str) -> slice:
+        """Return where the hosts of a cell are in the arrays by cell."""
         number, first_of = self.found.hosts.cells.get(cell), self._in_order.first_of
         if number is None or number + 1 >= len(first_of):
             return slice(0, 0)
@@ -82,6 +84,7 @@ class CapacityByHost:
 
     @cached_property
     def _in_order(self) -> "_ByCell":
+        """Sort the admitted hosts by cell, with how many instances fit on each."""
         positions, admitted, hosts = self.found.positions, self.order.admitted, self.found.hosts
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
@@ -313,6 +316,7 @@ class Ranking:
         return alternates.take(several, excluding, avoid)
 
     def _next(self) -> Entry | None:
+        """Return the best host that is left and fits, or None."""
         found, pop = self.found, self._next_in_order
         admitted, lone_ways, keeps_together = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
@@ -438,6 +442,9 @@ class AlternatesOfCell:
         return (*alternates, *roomy)
 
     def _is_empty_enough(self, index: int) -> bool:
+        """Return whether a host has enough free capacity in comparison with the emptiest one to be an
+        alternate.
+        """
         capacities = self._capacities
         has = capacities.of(index)
         if self._enough is None:

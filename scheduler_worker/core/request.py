@@ -270,6 +270,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 
 @lru_cache(maxsize=1024)
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
+    """Read a flavor and image into questions, one for each combination of the alternatives of readers."""
     where, flavor, image, place = _places.decode(asked)
     notes = tuple(islice(unknown(flavor, where, options), MAX_NOTES))
     has_specs = flavor.extra_specs or (image is not None and image.properties)

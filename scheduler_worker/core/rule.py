@@ -30,7 +30,7 @@ class Scope:
     # choices of orders with one key change each other's hosts; None: they do not
     key: Id | None = None
     free: tuple[Allocations, ...] = ()  # counted as free while its hosts are searched
-    source: Id = ""  # the holder of `free`, such as a reservation; "": none
+    source: Id = ""  # the object of a feature that holds `free`; "": none
     # what its instance holds already and needs only once: counted as free, and not reserved again
     held: Allocations = field(default_factory=dict)
     # True if only preferred hosts are searched: a shortage is no reason, because further alternatives follow,
@@ -188,13 +188,11 @@ class Unfit:
 
 
 class Restriction(Protocol):
-    """A narrowing's restriction of an alternative to certain amounts on certain hosts, such as the slots of a
-    reservation.
-    """
+    """A narrowing's restriction of an alternative to certain amounts on certain hosts."""
 
     @property
     def id(self) -> Id:
-        """Return the id of what the alternative is restricted to, such as a reservation."""
+        """Return the id of what the alternative is restricted to."""
 
     @property
     def is_optional(self) -> bool:
@@ -235,7 +233,7 @@ class Alternative:
     limits: tuple[HostLimit, ...] = ()  # hosts that it may not use for now; `question` excludes them
     is_external: bool = False  # another system, such as Nova, builds the instances
     allowed: AllowedHosts | None = field(default=None, compare=False)  # None: all hosts
-    restriction: Restriction | None = None  # set by a narrowing, such as to the slots of a reservation
+    restriction: Restriction | None = None  # set by a narrowing
     unfit: Unfit | None = None  # why no host fits, if that is known before the search
 
     def limited(self, limit: HostLimit) -> "Alternative":

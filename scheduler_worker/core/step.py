@@ -120,7 +120,7 @@ def _chosen(order: Order, event: events.Chosen) -> Order:
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Begin the order's next attempt; after the last attempt, let the order wait, retry or fail."""
     latest = order.tried.latest_refusals
-    if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
+    if short.code == RULE_ERROR:  # no other flavor and no fallback helps
         return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
     verdict = order.verdict
     if short.optional:
@@ -147,6 +147,7 @@ def _without_help(order: Order, patience: float) -> Step:
 
 
 def _nowhere(order: Order, patience: float) -> Step:
+    """End a round in which no attempt found enough hosts: search again, come again later, or fail."""
     obstacle, shortages = order.verdict.obstacle, order.verdict.shortages
     is_reserved, is_searched_again = order.is_reserved, order.is_searched_again
     order = replace(
@@ -165,6 +166,7 @@ def _nowhere(order: Order, patience: float) -> Step:
 
 
 def _obstructed(order: Order, patience: float) -> Step:
+    """Let an order come again after a temporary obstacle; fail it after its patience."""
     obstacle, tried = order.verdict.obstacle, order.tried
     if order.times.retried_for >= patience:
         decision = order.verdict.decision
@@ -188,6 +190,7 @@ def _contended(order: Order, patience: float, why: str) -> events.Effects:
 
 
 def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
+    """Handle the results of an order's claims: settle its instances, claim fewer, search again or fail."""
     picks = order.picks
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
@@ -285,6 +288,7 @@ def _placed_before(order: Order, results: Sequence[ClaimResult], patience: float
 
 
 def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
+    """Settle the claimed instances, with alternates that are still usable, and go on to the next step."""
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoided, refusals = set(order.tried.avoided), list(order.tried.refusals)
@@ -355,6 +359,7 @@ def _located(order: Order, event: events.Located, patience: float) -> Step:
 
 
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
+    """Handle the results of retiring instances that get no host."""
     released = {instance for instance, _ in order.released_elsewhere()}
     left = tuple([instance for instance in order.instances if instance not in dict(results)])
     order = replace(order, found=(), instances=left)

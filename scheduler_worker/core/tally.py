@@ -81,5 +81,6 @@ class Tally:
 
 
 def _instances(alternative: Alternative, way: Candidate) -> int:
+    """Return how many instances fit on a host with this candidate."""
     several, most = capacities(alternative.asked, way.free), alternative.most_on(way.root)
     return several if most is None else min(several, most)

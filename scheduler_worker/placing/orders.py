@@ -60,7 +60,7 @@ class Orders:
 
     def follow(self) -> "Orders":
         """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
-        `self`. An object for a single what-if question need not subscribe.
+        `self`. An object for a single question need not subscribe.
         """
         self._source.watch(self._received)
         return self
@@ -131,6 +131,7 @@ class Orders:
         return msgspec.structs.replace(order, attempts=tuple(attempts))
 
     def _read(self, request: BuildRequested) -> _Read:
+        """Return the attempts of a request; requests that differ only by ids and times are read once."""
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             aggregates, cells = source.aggregates.values(), source.cells.values()
@@ -189,6 +190,7 @@ def _updated(alternative: Alternative, now: Alternative) -> Alternative:
 
 
 def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
+    """Return a question with the present limits by aggregates and cells."""
     return msgspec.structs.replace(
         question,
         not_roots=tuple(sorted({*question.not_roots, *now.question.not_roots})),

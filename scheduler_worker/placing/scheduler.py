@@ -241,6 +241,7 @@ class Scheduler:
                 return messages
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
+        """Advance an order by an event, and carry out the effects."""
         for pick in event.picks if isinstance(event, events.Chosen) else ():
             if pick.crossed:
                 CROSSED.inc()
@@ -392,6 +393,7 @@ class Scheduler:
         self._tentative.add(choice.pick.scope.key, choice.instance, choice.way.root)
 
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
+        """Tell orders where the consumers that held allocations before have them."""
         held = [held for each in placed for _, held in each.order.held_before()]
         providers = await self.ending.look_up(held)
         if not all(map(self.source.tree_of, providers)):  # hosts that another scheduler has seen earlier

@@ -19,7 +19,7 @@ def helps_of(
 ) -> list[tuple[str, ...]]:
     """Return for each order the sentences that suggest changes; equal orders share one search.
 
-    An order gets no suggestions if BATCH_SECONDS pass before its search begins, or if it names a reservation.
+    An order gets no suggestions if BATCH_SECONDS pass before its search begins, or if it is restricted.
     """
     late = late_after(BATCH_SECONDS, clock)
     found: dict[Hashable, tuple[str, ...]] = {}
@@ -27,7 +27,7 @@ def helps_of(
     for order in orders:
         alternative = order.preferred
         kind = choosing.policy.kind(alternative), order.needed
-        # a restricted request names its reservation, so the changes would not help it
+        # a narrowing restricts the request to certain amounts, so the changes would not help it
         if kind not in found and alternative.restriction is None and not late():
             with suppress(RuleError):  # no suggestions if a filter or weigher fails for a changed request
                 found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), remedies)

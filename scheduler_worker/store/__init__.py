@@ -1,1 +1,1 @@
-"""The scheduler's SQL: waiting requests, their owners, and decisions about unplaceable builds."""
+"""The scheduler's SQL: decisions about unplaceable builds, counted demand, and the leader of schedulers."""

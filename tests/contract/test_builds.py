@@ -9,22 +9,32 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from berth.features import packages
 from berth.operations.stored_builds import census
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
+from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, DestroyOrdered
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.core.events import AttemptLimits
 from cell_conductor.store import BuildStore
+from tests.support.cell_builds import (
+    BUILT,
+    FIRST,
+    ONE,
+    SECOND,
+    a_conductor,
+    arrived,
+    check_that_destruction_is_repeated,
+    placed,
+    plain,
+)
+from tests.support.cell_builds import books as books
+from tests.support.cell_builds import builds as builds
+from tests.support.cell_builds import store as store
+from tests.support.cell_builds import time as time
 from tests.support.conductor_builders import (
     CELL,
-    FEATURES,
     Books,
     a_build_order,
     a_delete,
@@ -32,55 +42,8 @@ from tests.support.conductor_builders import (
     a_placed,
     a_selection,
     an_agent_report,
-    deliver,
 )
 from tests.support.virtual_time import TurnedClock
-
-
-@pytest.fixture
-def time() -> TurnedClock:
-    return TurnedClock()
-
-
-@pytest.fixture
-async def store(database: Database) -> Database:
-    await migrate(database, *packages("conductor"))
-    return database
-
-
-@pytest.fixture
-def books() -> Books:
-    return Books()
-
-
-@pytest.fixture
-def builds(store: Database, books: Books, time: TurnedClock) -> Builds:
-    return a_conductor(store, books, time)
-
-
-def a_conductor(store: Database, books: Books, time: TurnedClock, **policy: Any) -> Builds:
-    return Builds(
-        store,
-        books.claim_many,
-        books.release_many,
-        limits=AttemptLimits(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
-        clock=time.clock,
-        **FEATURES,
-    )
-
-
-async def placed(builds: Builds, books: Books, *messages: BuildPlaced) -> None:
-    for message in messages:
-        books.hold(message)
-    await builds.start_many(messages)
-
-
-async def arrived(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
-    outcomes = []
-    for event in events:
-        outcome = await deliver(builds, event)
-        outcomes.append(plain(outcome))
-    return outcomes
 
 
 async def came_of(builds: Builds, event: Message) -> list[Message]:
@@ -89,21 +52,11 @@ async def came_of(builds: Builds, event: Message) -> list[Message]:
     return outcome
 
 
-def plain(outcome: Outcome) -> list[Message] | Retry:
-    if isinstance(outcome, Retry):
-        return outcome
-    assert isinstance(outcome, Sequence)
-    return [message for message in outcome if not isinstance(message, HostFailed)]
-
-
 def ends(messages: Sequence[Message]) -> list[BuildEnded]:
     return [message for message in messages if isinstance(message, BuildEnded)]
 
 
 TABLES = ("builds", "placed_builds")
-ONE = a_placed(1)
-FIRST, SECOND = a_build_order(ONE, 1), a_build_order(ONE, 2)
-BUILT = an_agent_report(FIRST, "built")
 FAILED = an_agent_report(FIRST, "failed", cause="no disk")
 ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
@@ -161,20 +114,6 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert await restarted.resume() == []
     time.now += 61
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
-
-
-async def check_that_destruction_is_repeated(builds: Builds, time: TurnedClock) -> None:
-    time.now += 601
-    await arrived(builds, *await builds.time_out())
-    assert await builds.resume() == []
-    time.now += 3599
-    assert await builds.resume() == []
-    time.now += 1
-    assert await builds.resume() == [a_destroy_order(ONE, 1)]
-    assert await builds.resume() == []
-    await arrived(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
-    time.now += 3600
-    assert await builds.resume() == []
 
 
 async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(

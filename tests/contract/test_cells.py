@@ -176,7 +176,7 @@ GUEST = Instance(
 
 class CellCommand(CommandLine):
     def __init__(self, placement: Placement, patch: pytest.MonkeyPatch, capsys: Any) -> None:
-        super().__init__("cell", commands, patch, capsys)
+        super().__init__("cell", patch, capsys)
         self.placement = placement
         self.guests: tuple[Instance, ...] = ()
 

@@ -10,33 +10,14 @@ import httpx
 import pytest
 
 from bus.cells import CellsFound
-from bus.claims import Choice
-from bus.messages import Attempt, BuildPlaced, Selection
 from bus.protocol import DeadLetter, QueueSpec, Transport
-from bus.queries import BuildsFound, BuildStands, DecisionFound
-from bus.requests import BuildSpec
+from bus.queries import BuildsFound
 from control_room.core.builds import EndedBuild
-from tests.support.decided_builds import DECISION, FLAVOR
+from tests.support.decided_builds import NOTHING, STANDS
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
-
-PLACED = BuildPlaced(
-    build=uid(7),
-    request=uid(8),
-    cell="c1",
-    chosen=Selection(root=uid(1, "a"), host="h1", agent="a1", choice=Choice(allocations={}, shapes={})),
-    generation=1,
-    spec=BuildSpec(flavor=FLAVOR, project="p", user="u"),
-    decision=DECISION,
-)
-ATTEMPTS = (
-    Attempt(host="h9", agent="a9", outcome="failed", cause="no disk", started=100.0, ended=101.0),
-    Attempt(host="h1", agent="a1", outcome="built", started=101.0, ended=103.0),
-)
-STANDS = BuildStands(build=uid(7), status="active", placed=PLACED, host="h1", attempts=ATTEMPTS)
-NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> None:

@@ -26,7 +26,7 @@ from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import MARKS
 from control_room.pages.middleware import OPEN
 from placement_worker.http.access import StoredToken, StoredTokens
-from tests.contract.test_messages import GOLDEN
+from tests.support.golden_messages import GOLDEN
 from tests.support.ids import uid
 from tests.support.open_berth import pages_of_features
 from tests.support.visited_room import VisitedRoom, a_visited_room

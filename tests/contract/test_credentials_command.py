@@ -36,7 +36,7 @@ async def test_tokens_are_listed_with_role_limits_age_and_without_secrets(
     (tmp_path / "tokens.toml").write_text(TOKENS)
     monkeypatch.setenv("BERTH_PLACEMENT_TOKENS", str(tmp_path / "tokens.toml"))
     monkeypatch.setenv("BERTH_PLACEMENT_AUTH", "tokens")
-    command = CommandLine("credentials", credentials, monkeypatch, capsys)
+    command = CommandLine("credentials", monkeypatch, capsys)
     ann, nova = await command.json()
     assert (ann["kind"], ann["name"], ann["role"], ann["cells"], ann["since"]) == (
         "token", "ann", "operator", ["c1"], 1795672800.0,
@@ -56,7 +56,7 @@ async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
     monkeypatch.setenv("BERTH_AMQP_URL", "amqp://127.0.0.1/")
     monkeypatch.setenv("BERTH_DATABASE_URL", "postgresql://127.0.0.1/berth")
     no_berth_answers(monkeypatch)
-    shown = await CommandLine("credentials", credentials, monkeypatch, capsys)(ends=1)
+    shown = await CommandLine("credentials", monkeypatch, capsys)(ends=1)
     assert "ann" in shown and "only tokens are listed" in shown
 
 

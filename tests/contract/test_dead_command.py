@@ -17,7 +17,7 @@ from bus.protocol import DeadLetter, QueueSpec, encode
 from bus.requests import Flavor
 from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
-from tests.support.envelopes import a_letter
+from tests.support.envelopes import a_json_letter
 from tests.support.ids import uid
 from tests.support.waiting import until
 
@@ -39,10 +39,6 @@ def say() -> Console:
 def reply(say: Console) -> str:
     assert isinstance(say.file, io.StringIO)
     return say.file.getvalue()
-
-
-def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
-    return a_letter(**{"id": id_, "body": b'{"n":1}', "traceback": "", **more})
 
 
 @pytest.mark.parametrize(

@@ -3,53 +3,29 @@
 import asyncio
 import re
 import sys
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from berth.commands import agents
 from berth.settings import BadSetting
 from bus.errors import Unavailable
 from bus.messages import BuildEnded
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
-from compute_sim.agent import SimulatedAgent
-from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.drivers import DeviceDriver
-from compute_sim.core.faults import SimOptions
 from compute_sim.core.provider_tree import ProviderTree
-from compute_sim.driver_kit import DriverStand, RuleResult, check_driver
+from compute_sim.driver_kit import DriverStand, check_driver
 from compute_sim.guest_driver import DriverError, DriverGuest
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import BadDriver, BadMachine, Hardware, Machine, fleet, load_driver, machines
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine
+from tests.support.driver_checks import an_agent, broken, check, module_of_the_page
 from tests.support.driver_cloud import a_driver_cloud
-from tests.support.feature_parts import agent_parts
-from tests.support.snippets import ROOT, snippets
-
-PAGE = ROOT / "docs/howto/driver.md"
-
-
-def module_of_the_page(name: str) -> types.ModuleType:
-    (example,) = [each for each in snippets(PAGE) if each.marks.get("as") == f"{name}.py"]
-    module = types.ModuleType(name)
-    exec(compile(example.text, name, "exec"), vars(module))
-    return module
-
 
 FolderDriver: Any = module_of_the_page("folders").FolderDriver
-
-
-def broken(results: Sequence[RuleResult]) -> dict[str, str]:
-    return {result.rule: result.reason for result in results if result.outcome == "failed"}
-
-
-async def check(stand: DriverStand) -> Sequence[RuleResult]:
-    return await check_driver(stand, {part.name: part.driver_rules(stand) for part in agent_parts()})
 
 
 async def test_the_example_of_the_documentation_follows_all_rules(tmp_path: Path) -> None:
@@ -162,10 +138,6 @@ class _Stuck(FolderDriver):  # type: ignore[misc]
         raise DriverError("the disk is busy")
 
 
-def an_agent(stand: DriverStand) -> SimulatedAgent:
-    return SimulatedAgent("a1", SimOptions(), AgentDisk(), driven=stand.driven)
-
-
 async def test_a_failed_create_is_cleaned_up_and_reported_with_its_cause(tmp_path: Path) -> None:
     stand = DriverStand(lambda: _Refusing(str(tmp_path)))
     report = await an_agent(stand).build(stand.build_order(stand.new_build()))
@@ -259,7 +231,7 @@ async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    agent_command = CommandLine("agent", agents, monkeypatch, capsys)
+    agent_command = CommandLine("agent", monkeypatch, capsys)
     monkeypatch.setattr(sys.modules["folders"], "BoundlessDriver", _Boundless, raising=False)
     path = f"path={tmp_path}/guests"
     rules = await agent_command.json("check", "folders:FolderDriver", path, "vcpus=4", "--memory-mb", "32")
@@ -288,4 +260,4 @@ async def test_the_command_names_a_wrong_driver_or_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(BadSetting, match=re.escape(refusal)):
-        await CommandLine("agent", agents, monkeypatch, capsys)("check", *words)
+        await CommandLine("agent", monkeypatch, capsys)("check", *words)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
 from compute_sim.agent_disk import AgentDisk, GuestFile
 from compute_sim.guests import GuestRecord
+from tests.support.agent_disks import disk as disk
+from tests.support.agent_disks import killed
 from tests.support.ids import uid
 
 
@@ -46,27 +48,6 @@ async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
         disk.begin(order)
         disk.finished(a_report(order))
     await disk.settled()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[..., AgentDisk]]:
-    """Yield a function that opens the agent's disk, as a new process of the agent does."""
-    opened: list[AgentDisk] = []
-
-    def open_(builds: AgentBuilds | None = None) -> AgentDisk:
-        opened.append(AgentDisk(builds or AgentBuilds(), file=GuestFile(tmp_path / "agents" / "a.guests")))
-        return opened[-1]
-
-    yield open_
-    for disk in opened:
-        disk.close()
-
-
-def killed(disk: AgentDisk) -> None:
-    """Close the file as a kill does: without the changes that are not committed."""
-    assert disk.file is not None
-    disk.file._changed.clear()
-    disk.close()
 
 
 def seen(disk: AgentDisk) -> tuple[Any, ...]:

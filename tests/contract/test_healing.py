@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
-from berth.commands import audit as audit_command
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
 from berth.operations.wrong_allocations import Misheld
@@ -96,7 +95,7 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Awaitable[str]]:
-    return CommandLine("heal", audit_command, monkeypatch, capsys)
+    return CommandLine("heal", monkeypatch, capsys)
 
 
 async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from berth import composition
-from berth.commands import aggregates as aggregate_commands
-from berth.commands import hosts as commands
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
@@ -56,7 +54,7 @@ async def host_command(
     """Return a runner of `berth host` in a berth with three hosts."""
     some = a_report(1, traits=("COMPUTE_NODE",)), a_report(2, CELL), a_report(3, traits=(DISABLED,))
     assert await report(placement, *some) == ["", "", ""]
-    return CommandLine("host", commands, monkeypatch, capsys)
+    return CommandLine("host", monkeypatch, capsys)
 
 
 async def states(host_command: CommandLine) -> dict[str, str]:
@@ -248,7 +246,7 @@ async def test_invalid_input_is_refused_with_the_reason(host_command: CommandLin
 
 @pytest.fixture
 async def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine("aggregate", aggregate_commands, monkeypatch, capsys)
+    return CommandLine("aggregate", monkeypatch, capsys)
 
 
 async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placement: Placement) -> None:

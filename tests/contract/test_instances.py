@@ -2,9 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -34,9 +32,6 @@ from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on
 from cell_conductor import cell_conductor
 from cell_conductor.builds import Builds
-from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.machines import Hardware, fleet
-from compute_sim.worker import compute_sim
 from tests.support.buses import serving
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (
@@ -51,9 +46,10 @@ from tests.support.conductor_builders import (
     an_agent_report,
 )
 from tests.support.ids import uid
+from tests.support.instance_cloud import BUILD, a_cloud
 from tests.support.scheduler_builders import a_request
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_world import WaitingWorld, waiting_world
+from tests.support.waiting_world import WaitingWorld
 
 
 def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
@@ -173,40 +169,6 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
 
 
 VM = Flavor(name="vm", vcpus=1, memory_mb=512, disk_gb=1)
-BUILD = uid(1000, "b")
-
-
-@asynccontextmanager
-async def a_cloud(
-    *schedulers: str, takes: float = 1.0
-) -> AsyncIterator[tuple[WaitingWorld, Callable[[str], None]]]:
-    builds = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(builds, *packages("conductor"))
-    async with waiting_world(*schedulers) as world:
-        [agent] = fleet(("c1",), 1, hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0))
-        plan = FaultPlan(seed=1, durations=Durations.parse(f"exponential:{takes}"))
-
-        async def live(make: Any) -> None:
-            async with Bus(LocalTransport(world.broker), world.clock) as bus:
-                await bus.serve(make(bus), asyncio.Event())
-
-        def start(name: str) -> None:
-            world.lives[name] = world.group.create_task(live(makes[name]))
-
-        makes: dict[str, Any] = {
-            "conductor": lambda bus: cell_conductor(
-                "c1",
-                builds,
-                bus.asker_of_many(topics.CELL_CLAIM),
-                bus.asker_of_many(topics.CELL_RELEASE),
-                clock=world.clock,
-            ),
-            "agent": lambda bus: compute_sim(agent, SimOptions(faults=plan), clock=world.clock),
-        }
-        for name in makes:
-            start(name)
-        await asyncio.sleep(1.0)
-        yield world, start
 
 
 async def anywhere(

@@ -6,14 +6,12 @@ messages that wait in queues during an upgrade.
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import inspect
 
-from berth.features import FEATURES
 from bus.clock import Clock
 from bus.context import follow
 from bus.errors import Undecodable
@@ -22,19 +20,11 @@ from bus.parts import decoder as decoder_of
 from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import LONG, MADE, MAX_ORDINAL, LargeMap, LongList, Message
+from tests.support.golden_messages import GOLDEN
 
-ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (*(t.message for t in TOPICS), *(k for q in QUERIES for k in (q.asks, q.answer)))
-}
-OF_FEATURES = re.compile(r'"parts":\{"(\w+)"')
-# Message or Message.Variant → the JSON that was on the wire, if it has no parts of deleted features
-GOLDEN = {
-    line.partition(" ")[0]: line.partition(" ")[2].encode()
-    for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/**/tests/golden.txt"))
-    for line in file.read_text().splitlines()
-    if set(FEATURES).issuperset(OF_FEATURES.findall(line))
 }
 
 

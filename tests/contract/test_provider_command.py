@@ -115,7 +115,7 @@ async def berth(
     assert isinstance(claimed, Claimed)
 
     async def run(group: str, *words: str) -> str:
-        return await CommandLine(group, providers, monkeypatch, capsys)(*words)
+        return await CommandLine(group, monkeypatch, capsys)(*words)
 
     return run
 

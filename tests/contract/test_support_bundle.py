@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from berth import __version__, composition
-from berth.commands import support
 from berth.configuration import Effective
 from berth.doctor import looking
 from berth.features import packages
@@ -41,10 +40,10 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
         transport = composition.transport(berth.settings, "test")
         assert isinstance(transport, LocalTransport)
         transport.broker.store_dead_letter(a_letter(body=b'{"image":"mine"}'))
-        debug = CommandLine("debug", support, monkeypatch, capsys)
+        debug = CommandLine("debug", monkeypatch, capsys)
         with watched(WatchLimits(), "up", tmp_path):
             [made] = await debug.json("--output", str(path), "--seconds", "0.1")
-            check = CommandLine("upgrade", support, monkeypatch, capsys)
+            check = CommandLine("upgrade", monkeypatch, capsys)
             checked = await check("check", ends=1)  # because of the dead letter
     files = unpacked(path)
     assert made == {"file": str(path), "files": sorted(files), "missing": []}

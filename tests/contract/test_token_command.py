@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from berth import composition
-from berth.commands import tokens
 from berth.operators import command_caller
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
@@ -26,7 +25,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def token(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     broker = LocalBroker()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
-    return CommandLine("token", tokens, monkeypatch, capsys)
+    return CommandLine("token", monkeypatch, capsys)
 
 
 async def added(token: CommandLine, *words: str) -> dict[str, Any]:

@@ -2,33 +2,24 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from berth.kit.publishing import publish
-from berth.loadtest import mixed
 from berth.settings import Settings
-from bus import topics
-from bus.clock import monotonic
-from bus.delivery.runner import Listener
-from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from tests.support.berth_processes import Running, running, settled
-from tests.support.waiting import receive_all, until
+from tests.support.churning_client import RATE, ChurningClient
+from tests.support.waiting import until
 
 log = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 BUILDS = 200_000
-RATE = 300.0  # requests a second at most
-OPEN = 1_500  # requested builds that are not deleted, at most
 KEPT_SECONDS = 60.0
-REPLY_TO = "churn"
 TENTHS = 10
 # A sample differs from the next by the rows of the seconds between two prunings, and by unreturned memory.
 GROWTH = 1.25
@@ -58,61 +49,6 @@ class Stored:
             for name, (before, now) in sizes.items()
             if now > GROWTH * before + SLACK_BYTES
         ]
-
-
-@dataclass
-class ChurningClient:
-    """A client that requests builds at a fixed rate, and deletes each as soon as it is active."""
-
-    berth: Running
-    asked: int = 0
-    statuses: dict[str, str] = field(default_factory=dict)
-    deleted: set[str] = field(default_factory=set)
-    changed: list[str] = field(default_factory=list)  # builds with two different ends
-    refused: set[str] = field(default_factory=set)
-
-    async def request(self) -> None:
-        began, chance, flavors = monotonic(), random.Random(1), mixed(20)
-        bus = self.berth.bus
-        while self.asked < BUILDS:
-            due = min(int(RATE * (monotonic() - began)) + 1, BUILDS, self.ended + OPEN) - self.asked
-            builds = [bus.clock.uuid() for _ in range(max(0, min(due, 128)))]
-            requests = [
-                BuildRequested(
-                    request=build, instances=(build,), flavor=chance.choice(flavors), reply_to=REPLY_TO
-                )
-                for build in builds
-            ]
-            await publish(bus, *requests)
-            self.asked += len(builds)
-            await asyncio.sleep(0.01)
-
-    async def listen(self, group: asyncio.TaskGroup) -> list["asyncio.Task[None]"]:
-        """Bind the client's queues, then delete active builds and count ends until cancelled."""
-        bus = self.berth.bus
-        ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=REPLY_TO), 5000)
-        deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=REPLY_TO), 5000)
-        refused = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=REPLY_TO), 5000)
-        readers = (
-            self._delete(ended),
-            receive_all(deleted, lambda end: self.deleted.add(end.build)),
-            receive_all(refused, lambda end: self.refused.update(end.instances)),
-        )
-        return [group.create_task(reader) for reader in readers]
-
-    async def _delete(self, ended: Listener[BuildEnded]) -> None:
-        while True:
-            end = await ended.get()
-            before = self.statuses.setdefault(end.build, end.status)
-            if before != end.status:
-                self.changed.append(end.build)
-            await publish(
-                self.berth.bus, BuildDeleteRequested(build=end.build, cell=end.cell, reply_to=REPLY_TO)
-            )
-
-    @property
-    def ended(self) -> int:
-        return len(self.deleted) + len(self.refused)
 
 
 async def stored(database_url: str, directory: Path, berth: Running) -> Stored:
@@ -147,7 +83,7 @@ async def test_rows_files_and_memory_stay_level(servers: Settings, database_url:
         log_level="warning",
     )
     async with running(settings) as berth, asyncio.TaskGroup() as group:
-        churn, samples = ChurningClient(berth), list[Stored]()
+        churn, samples = ChurningClient(berth, BUILDS), list[Stored]()
         readers = await churn.listen(group)
         group.create_task(churn.request())
         for tenth in range(1, TENTHS + 1):

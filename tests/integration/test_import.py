@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from tenacity import wait_none
 
-from berth.commands import importing
 from berth.kit.placement_client import PlacementClient
 from deploy.placement import BerthPlacement
 from tests.compliance.api import PlacementApi, empty
@@ -223,7 +222,7 @@ async def test_an_unreachable_server_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(PlacementClient._send.retry, "wait", wait_none())
-    line = CommandLine("import", importing, monkeypatch, capsys)
+    line = CommandLine("import", monkeypatch, capsys)
     done = await line.done("placement", "--url", "http://u:geheim@127.0.0.1:1", "--to", "http://127.0.0.1:1")
     assert (done.code, done.stdout) == (1, "")
     [sentence] = done.stderr.splitlines()

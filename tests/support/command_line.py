@@ -1,17 +1,18 @@
 """Runs berth's commands inside a test's event loop; returns output and exit code."""
 
 import asyncio
+import inspect
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import CoroutineType
 from typing import IO, Any, TypeVar
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from berth import composition
 from berth.__main__ import app
@@ -74,13 +75,16 @@ class Done:
         return self.stdout + self.stderr
 
 
-class CommandLine:
-    """Runs commands of `berth GROUP`, which are in `module`, in the event loop of the test."""
+def typed(*words: str) -> Result:
+    """Run `berth` with these words, as far as a command does before it waits."""
+    return CliRunner().invoke(app, words)
 
-    def __init__(
-        self, group: str, module: ModuleType, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self._group, self._module, self._patch, self._capsys = group, module, patch, capsys
+
+class CommandLine:
+    """Runs commands of `berth GROUP`, of the kernel or of a feature, in the event loop of the test."""
+
+    def __init__(self, group: str, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._group, self._patch, self._capsys = group, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
         sent = io.StringIO()
@@ -99,7 +103,7 @@ class CommandLine:
 
     def _begun(self, words: Sequence[str], sent: IO[str], complained: IO[str]) -> Awaitable[Any]:
         """Return the coroutine of a command, which prints to these files."""
-        started: list[Any] = []
+        started: list[CoroutineType[Any, Any, Any]] = []
         voices = {
             name: Console(file=file, highlight=False, soft_wrap=True, width=200)
             for name, file in (("say", sent), ("complain", complained))
@@ -107,14 +111,15 @@ class CommandLine:
         self._patch.setattr(command_groups, "say", voices["say"])
         for module in (terminal, running):
             self._patch.setattr(module, "complain", voices["complain"])
-        for voice in voices.keys() & vars(self._module).keys():
-            self._patch.setattr(self._module, voice, voices[voice])
         self._patch.setattr(command_groups, "run", started.append)
-        typed = CliRunner().invoke(app, [self._group, *words])
-        if typed.exception is not None and not isinstance(typed.exception, SystemExit):
-            raise typed.exception
-        assert typed.exit_code == 0, typed.output
-        work: Awaitable[Any] = started.pop()
+        began = typed(self._group, *words)
+        if began.exception is not None and not isinstance(began.exception, SystemExit):
+            raise began.exception
+        assert began.exit_code == 0, began.output
+        work = started.pop()
+        names = vars(inspect.getmodule(work.cr_code))  # a command may print without its Cli
+        for voice in voices.keys() & names.keys():
+            self._patch.setitem(names, voice, voices[voice])
         return work
 
     async def json(self, *words: str, ends: int = 0) -> list[Any]:

@@ -1,8 +1,13 @@
 """A flavor and a decision with its record, for pages that show them."""
 
+from typing import Any
+
+from bus.claims import Choice
 from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
-from bus.requests import Flavor
+from bus.messages import Attempt, BuildPlaced, Selection
+from bus.queries import BuildsFound, BuildStands, DecisionFound
+from bus.requests import BuildSpec, Flavor
 from tests.support.ids import uid
 
 FLAVOR = Flavor(name="m<1>", vcpus=1, memory_mb=512, disk_gb=1)
@@ -21,3 +26,18 @@ DECISION = Decision(
     helps=("one more VCPU",),
     record=RECORD,
 )
+PLACED = BuildPlaced(
+    build=uid(7),
+    request=uid(8),
+    cell="c1",
+    chosen=Selection(root=uid(1, "a"), host="h1", agent="a1", choice=Choice(allocations={}, shapes={})),
+    generation=1,
+    spec=BuildSpec(flavor=FLAVOR, project="p", user="u"),
+    decision=DECISION,
+)
+ATTEMPTS = (
+    Attempt(host="h9", agent="a9", outcome="failed", cause="no disk", started=100.0, ended=101.0),
+    Attempt(host="h1", agent="a1", outcome="built", started=101.0, ended=103.0),
+)
+STANDS = BuildStands(build=uid(7), status="active", placed=PLACED, host="h1", attempts=ATTEMPTS)
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}

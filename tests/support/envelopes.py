@@ -65,3 +65,7 @@ async def buried(transport: Transport) -> list[DeadLetter]:
 
     await until(are_there, picture=lambda: letters)
     return letters
+
+
+def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
+    return a_letter(**{"id": id_, "body": b'{"n":1}', "traceback": "", **more})

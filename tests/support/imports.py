@@ -8,7 +8,7 @@ import httpx
 
 from berth.importing.bring_over import Import, Outcome
 from berth.importing.placement_contents import differences
-from berth.importing.writers import ProviderWriter, write_stepwise
+from berth.importing.writers import ProviderWriter, write_in_bulk, write_stepwise
 from berth.kit.placement_client import PlacementClient
 from tests.support.http_placement import HttpPlacement, claim_in_json
 from tests.support.ids import uid
@@ -18,6 +18,11 @@ Writing = Callable[[PlacementClient], ProviderWriter]
 
 def stepwise(target: PlacementClient) -> ProviderWriter:
     return partial(write_stepwise, target)
+
+
+def in_bulk(target: PlacementClient) -> ProviderWriter:
+    """Return the writer for a Placement that loads providers in bulk."""
+    return partial(write_in_bulk, target)
 
 
 def client_of(api: HttpPlacement) -> PlacementClient:

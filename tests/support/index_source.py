@@ -10,10 +10,9 @@ from bus.candidates import OnChange, OnWakes
 from bus.queries import Candidate, FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.indexed_source import HostSearch
+from placement_worker.indexed_source import HostSearch, IndexedSource
 from tests.support.provider_trees import an_index
 
 ALWAYS_FREE = "CUSTOM_ALWAYS_FREE"
@@ -106,3 +105,18 @@ def _tree(one: Candidate, free: Mapping[str, int]) -> Tree:
     traits, aggregates = tuple(sorted(one.traits)), tuple(sorted(one.aggregates))
     root = ProviderState(1, one.root, one.host, None, 1, 1, inventories, used, traits, aggregates)
     return Tree(one.root, one.host, one.cell, one.agent, one.zone, 1, False, (root,))
+
+
+class Remembered:
+    """An index, as a memory keeps one."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.watchers: list[OnChange] = []
+
+    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
+
+    def watch(self, on_change: OnChange) -> None:
+        self.watchers.append(on_change)
+
+    async def fresh(self) -> None: ...

@@ -4,14 +4,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from berth import composition
-from berth.commands.index import COMMANDS
 from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.writers import writer_for
@@ -27,7 +25,6 @@ from bus.queries import FindWaiting, WaitingRequest
 from tests.support.command_line import CommandLine, Done
 from tests.support.waiting import until
 
-MODULES = {listed.name: listed.module for listed in COMMANDS}
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 
 
@@ -38,7 +35,7 @@ class LivingBerth:
         self.settings, self.bus, self._patch, self._capsys = settings, bus, patch, capsys
 
     def _line(self, word: str) -> CommandLine:
-        return CommandLine(word, import_module(MODULES[word]), self._patch, self._capsys)
+        return CommandLine(word, self._patch, self._capsys)
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
         return await self._line(words[0])(*words[1:], ends=ends)

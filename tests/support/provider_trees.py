@@ -50,6 +50,15 @@ def tree(*providers: ProviderState, cell: str = "c1") -> Tree:
     return Tree(root.uuid, root.name, cell, f"agent-{root.id}", "", 1, False, providers)
 
 
+def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
+    """Return a host with NUMA cells, each with processors and memory of its own."""
+    first = 10_000 * number
+    children = [
+        state(first + index, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for index in range(1, cells + 1)
+    ]
+    return tree(state(first, None, {}), *children)
+
+
 ZONES = {AGGREGATES[0]: "north", AGGREGATES[1]: "south", AGGREGATES[2]: "north"}
 
 

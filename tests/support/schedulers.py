@@ -15,17 +15,10 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.topics import Query
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.composition import plain_scheduler
+from scheduler_worker.composition import PartsOf, plain_scheduler
 from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
-from scheduler_worker.extension import (
-    Fallback,
-    ForScheduler,
-    Narrowing,
-    PartsOf,
-    SchedulerNeeds,
-    SchedulerPart,
-)
+from scheduler_worker.extension import Fallback, ForScheduler, Narrowing, SchedulerNeeds, SchedulerPart
 from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import AskOf, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement

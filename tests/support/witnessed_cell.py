@@ -61,6 +61,11 @@ class WitnessedCell:
     guests: list[ReportedGuest]
     strays: list[ReportedGuest]  # guests that agent-2 reports
 
+    @property
+    def mending(self) -> Mending:
+        """The repairs of `berth heal`."""
+        return Mending(self.bus)
+
     async def repairs(self, *known: str, retired: RetiredChoice = "") -> list[str]:
         """Compare the agents' guests with these builds, and return the results of the repairs."""
         books = {("c1", AGENT): self.guests, ("c1", "agent-2"): self.strays}
@@ -71,7 +76,7 @@ class WitnessedCell:
             books,
             retired=await retired_as(self.placement.database, unknown),
         )
-        mending = Mending(self.bus).guests
+        mending = self.mending.guests
         judged = await mending.judged(found, retired)
         return [repair.why_not or await mending.mend(repair) for repair in judged]
 
@@ -85,7 +90,7 @@ class WitnessedCell:
         return [*misheld(await places(self.database), trees, held, ())]
 
     async def heals(self) -> list[str]:
-        mending = Mending(self.bus)
+        mending = self.mending
         mends = await mending.judged(await self.finds())
         return [mend.why_not or await mending.mend(mend) for mend in mends]
 

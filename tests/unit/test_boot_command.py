@@ -2,14 +2,10 @@
 
 import dataclasses
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from berth.__main__ import app
-from berth.commands import builds
 from berth.kit import request_sense, terminal
 from berth.kit.boot_options import BootOptions
 from berth.kit.boot_requests import boot_request, image_named
@@ -19,38 +15,12 @@ from bus.messages import BuildRequested
 from bus.protocol import encode
 from bus.requests import BuildSpec, Flavor, Hints
 from ironic_sync.agent.core.node import instance_info
+from tests.support.boot_command import Published, reply
+from tests.support.boot_command import published as published
 from tests.support.ids import uid
 from tests.support.request_parts import field_of
 
 ONE, TWO = uid(1, "e"), uid(2, "e")
-
-
-class Published:
-    request: BuildRequested
-    names: ByName
-    followed: bool
-    timeout: float
-
-
-@pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[Published]:
-    published = Published()
-
-    async def boot(settings: object, request: BuildRequested, wait: bool, timeout: float, *more: Any) -> int:
-        published.request, published.followed, published.timeout = request, wait, timeout
-        published.names = more[-1]
-        return 0
-
-    monkeypatch.setattr(builds, "boot", boot)
-    yield published
-
-
-def reply(*options: str) -> tuple[int, str]:
-    """Exit code, and everything it printed."""
-    ran = CliRunner().invoke(app, ["boot", *options])
-    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-        return 1, str(ran.exception)
-    return ran.exit_code, ran.output + ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from berth.settings import BadSetting
 from bus.sql.addresses import DatabaseHost, parse_url
 from bus.sql.postgres import ServerHistory, ServerState, newest_of, refusal
-from tests.unit.test_settings import settings_of
+from tests.support.written_settings import settings_of
 
 BOTH = (DatabaseHost("h1", 5432), DatabaseHost("h2", 5433))
 SYSTEM, OTHER = 7, 8

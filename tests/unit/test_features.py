@@ -173,6 +173,33 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
         "features/moves/tests/unit/test_moves.py:1: imports features.waiting.messages, which is not needed"
         " there",
     ),
+    "a test of a feature imports internals of a worker": (
+        {"features/moves/tests/unit/test_moves.py": "from scheduler_worker.owners import Owners"},
+        "features/moves/tests/unit/test_moves.py:1: imports scheduler_worker.owners: tests and benchmarks"
+        " import of scheduler_worker `scheduler_worker.extension` and `scheduler_worker.testing`",
+    ),
+    "a test of a feature imports how berth is composed": (
+        {
+            "features/moves/tests/unit/test_moves.py": "from berth.settings import Settings",
+            "features/moves/tests/integration/test_moves.py": "from berth.settings import Settings",
+        },
+        "features/moves/tests/unit/test_moves.py:1: imports berth.settings: tests and benchmarks import of"
+        " berth `berth.kit` and `berth.kit.testing`",
+    ),
+    "a test of a feature imports fixtures of the kernel's tests": (
+        {"features/moves/tests/unit/test_moves.py": "from tests.unit.conftest import ironic"},
+        "features/moves/tests/unit/test_moves.py:1: imports tests.unit.conftest: tests and benchmarks import"
+        " of tests `tests.support`",
+    ),
+    "a benchmark of a feature imports internals of a worker": (
+        {"features/moves/bench/moving.py": "import scheduler_worker.owners\nimport berth.settings"},
+        "features/moves/bench/moving.py:1: imports scheduler_worker.owners: tests and benchmarks import of"
+        " scheduler_worker `scheduler_worker.extension` and `scheduler_worker.testing`",
+    ),
+    "a test imports another one": (
+        {"tests/unit/test_one.py": "from tests.unit.test_two import TWO"},
+        "tests/unit/test_one.py:1: imports tests.unit.test_two: what tests share is in `support`",
+    ),
     "two features need each other": (
         {
             "features/moves/feature.py": "FEATURE = Feature(needs=('waiting',))",

@@ -45,13 +45,13 @@ def repairs(
     *,
     active: bool = True,
     ended: Mapping[str, str] = MappingProxyType({}),
-    shelved: Mapping[str, int] = MappingProxyType({}),
+    released: Mapping[str, int] = MappingProxyType({}),
     silent: Sequence[Agent] = (),
     unread: Sequence[str] = (),
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    wrong = differences(books, CellRecords(stood.keys(), stood, (), ended, shelved))
+    wrong = differences(books, CellRecords(stood.keys(), stood, (), ended, released))
     found = GuestComparison(wrong, books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
@@ -105,13 +105,13 @@ def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_its
 
 
 def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
-    assert repairs({A1: [guest(attempt=2)]}, active=False, shelved={BUILD: 2}) == [("destroyed", "")]
-    assert repairs({A1: [guest(attempt=3)]}, active=False, shelved={BUILD: 2}) == [
+    assert repairs({A1: [guest(attempt=2)]}, active=False, released={BUILD: 2}) == [("destroyed", "")]
+    assert repairs({A1: [guest(attempt=3)]}, active=False, released={BUILD: 2}) == [
         ("destroyed", "its cell may have lost that it was unshelved")
     ]
     second = guest(root=THERE)
     found = differences(
-        {A1: [guest()], A2: [second]}, CellRecords([BUILD], {}, [(BUILD, HERE)], shelved={BUILD: 1})
+        {A1: [guest()], A2: [second]}, CellRecords([BUILD], {}, [(BUILD, HERE)], released={BUILD: 1})
     )
     assert [(each.wrong, each.guest) for each in found] == [("deleted", second)]
 

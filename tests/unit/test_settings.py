@@ -2,7 +2,6 @@
 
 import inspect
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from berth import composition, ironic, simulated_agents, worker_roles
 from berth.commands.run import layout_chosen
-from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.configuration import EFFECTIVE_ENV, read
 from berth.kit.choice_policies import request_options
 from berth.logs import secrets_of
 from berth.services import metrics_addresses
@@ -21,6 +20,7 @@ from berth.settings_checks import DATABASE_PARAMETERS
 from bus.delivery.runner import Bus
 from bus.masking import masked
 from bus.sql import postgres
+from tests.support.written_settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -28,12 +28,6 @@ SECRET = "geheim"
 
 
 ENV, HOSTS = "BERTH_SIMULATOR_HOSTS", "simulator.hosts"
-
-
-def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **flags: Any) -> Effective:
-    if toml:
-        Path("berth.toml").write_text(toml)
-    return read(flags, environment=environment or {})
 
 
 def variable_of(name: str) -> str:

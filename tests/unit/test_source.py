@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.candidates import CandidateSource, OnChange, OnWakes
+from bus.candidates import CandidateSource
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
@@ -16,11 +16,11 @@ from bus.vocabulary import Allocations
 from placement_worker import indexed_source as sourcing
 from placement_worker.core.assignment import BREATH
 from placement_worker.core.fits import Fit, FitFinder
-from placement_worker.core.index import Index
 from placement_worker.core.index_rows import Row
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.indexed_source import HostSearch, IndexedSource
 from tests.support.ids import uid
+from tests.support.index_source import Remembered
 from tests.support.plain_search import PlainSearch, Way, taken, way
 from tests.support.provider_trees import (
     AGGREGATES,
@@ -39,21 +39,6 @@ from tests.support.provider_trees import tree as a_tree
 
 MANY = 100_000
 WORLDS, QUERIES = 60, 10
-
-
-class Remembered:
-    """An index, as a memory keeps one."""
-
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        self.watchers: list[OnChange] = []
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
-
-    def watch(self, on_change: OnChange) -> None:
-        self.watchers.append(on_change)
-
-    async def fresh(self) -> None: ...
 
 
 def source_of(trees: Sequence[Tree]) -> IndexedSource:

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from random import Random
 from statistics import mean
 
-from berth.features import add_filters
 from berth.kit import InstantPlacement
+from berth.kit.testing import add_filters
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
-from placement_worker.core.index import Index
-from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.indexed_source import IndexedSource
-from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, best_first
-from scheduler_worker.core.policy import ChoicePolicy
+from placement_worker.extension import Index, ProviderState, Tree
+from placement_worker.testing import IndexedSource
+from scheduler_worker.extension import ChoicePolicy
+from scheduler_worker.testing import WAYS_OF_THE_BEST, best_first
 
 add_filters()
 CELLS, PROCESSORS = 2, 16

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.decisions import CELLS, PARTS, PERIOD, TRAITS
-from berth.features import add_filters
 from berth.kit import InstantPlacement
+from berth.kit.testing import add_filters
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.messages import BuildPlaced, HostReported, Selection
@@ -32,14 +32,11 @@ from features.moves.placing import MovePlacing
 from features.planning.joint_rules import JointPlacing
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
-from placement_worker import IndexedSource
-from placement_worker.core.index import Index
-from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.composition import plain_scheduler
+from placement_worker.extension import Index, ProviderState, Tree
+from placement_worker.testing import IndexedSource
 from scheduler_worker.core.extension import shape_of
-from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.extension import CellQueries, ChoicePolicy, PlacementQueries, SchedulerOptions
+from scheduler_worker.testing import plain_scheduler
 
 add_filters()
 VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from bus.claims import Choice, holder_consumer
 from bus.messages import Selection
-from features.adoption.tests.contract.test_adopting import ASKED, WHO, AdoptingCell
-from features.adoption.tests.contract.test_adopting import cell as cell
+from features.adoption.tests.support.adopting_cell import ASKED, WHO, AdoptingCell
+from features.adoption.tests.support.adopting_cell import cell as cell
 from features.moves.tests.support.conductor_moves import a_move
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, on_hosts

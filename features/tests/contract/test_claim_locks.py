@@ -22,7 +22,7 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
-from placement_worker.extension import LOCKS
+from placement_worker.testing import LOCKS
 from tests.support.databases import recorded_statements
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts

@@ -64,9 +64,7 @@ from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
-from scheduler_worker.core.order import unplaceable
-from scheduler_worker.extension import Fallback, Owners, SchedulerPart
-from scheduler_worker.store import decisions
+from scheduler_worker.extension import Fallback, Owners, SchedulerPart, decisions, unplaceable
 from tests.support.ids import uid
 from tests.support.request_parts import changed
 from tests.support.virtual_time import TurnedClock

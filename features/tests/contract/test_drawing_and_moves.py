@@ -4,16 +4,16 @@ from typing import Any
 
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from features.reservations.tests.contract.test_drawing import (
+from features.reservations.tests.support.drawing import (
     a_scheduler_for,
     placed_on,
     reason_of,
     reserve,
     undrawn,
 )
-from features.reservations.tests.contract.test_drawing import hosts as hosts
+from features.reservations.tests.support.drawing import hosts as hosts
 from features.topology.messages import GangRole
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.scheduler_builders import a_request
 
 

@@ -28,10 +28,10 @@ from features.moves.messages import MoveRefused, MoveRequested
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.messages import MakeReservation, ReservationEditRequested
 from features.reservations.operations import ReservationOperations
-from placement_worker import IndexedSource, Memory, Placement
-from scheduler_worker.core.order import BUILD
+from placement_worker.extension import Memory
+from placement_worker.testing import IndexedSource, Placement
 from scheduler_worker.extension import ComeAgain, Purpose, events
-from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.testing import BUILD, Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.schedulers import narrowing_of, scheduler_of

@@ -27,7 +27,7 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, on_hosts
 from tests.support.placement_calls import must_take

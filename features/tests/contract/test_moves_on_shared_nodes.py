@@ -1,7 +1,7 @@
 """Instances on nodes that agents share do not move."""
 
-from features.moves.tests.contract.test_moves_of_a_cell import ONE, MovingCell, short
-from features.moves.tests.contract.test_moves_of_a_cell import cell as cell
+from features.moves.tests.support.moving_cell import ONE, MovingCell, short
+from features.moves.tests.support.moving_cell import cell as cell
 from features.shared_nodes.messages import LeaseAsked, NodesReported
 from features.shared_nodes.ring import Ring
 from tests.support.conductor_builders import CELL

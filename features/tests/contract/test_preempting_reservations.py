@@ -6,8 +6,8 @@ from bus.claims import ClaimRequested, Refused
 from bus.parts import ClaimParts
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from features.preemption.tests.contract.test_preempting_claims import HIGH, LOW, a_victim, taking
-from features.preemption.tests.contract.test_preempting_claims import full_host as full_host
+from features.preemption.tests.support.preempting_claims import HIGH, LOW, a_victim, taking
+from features.preemption.tests.support.preempting_claims import full_host as full_host
 from features.reservations.messages import (
     RESERVATION,
     MakeReservation,
@@ -18,7 +18,7 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, on_hosts
 

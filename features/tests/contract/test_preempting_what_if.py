@@ -5,8 +5,8 @@ from msgspec import structs
 from features.preemption.messages import PriorityClass
 from features.preemption.rule import victims_of
 from features.preemption.victim_search import VictimSearch
-from features.tests.contract.test_preempting_gangs import RACKS, FullCloud, a_gang
-from features.tests.contract.test_preempting_gangs import cloud as cloud
+from features.tests.support.full_cloud import RACKS, FullCloud, a_gang
+from features.tests.support.full_cloud import cloud as cloud
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
 from features.what_if.with_preemption.scheduler import SupposedPreemption

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from features.tests.contract.test_waiting_for_quota import SOON, a_world, boot
+from features.tests.support.quota_world import SOON, a_world, boot
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time

@@ -4,16 +4,15 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from berth.commands import why
 from berth.kit.testing import connected_as_commands
 from bus import topics
 from bus.queries import DecisionFound
 from bus.worker import Worker, answers
 from features.maintenance.messages import MAINTENANCE, MaintenanceFound
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.reservations.tests.contract.test_reserve_command import draw
-from features.reservations.tests.contract.test_reserve_command import placement as placement
-from placement_worker import Placement
+from features.reservations.tests.support.reserve_command import draw
+from features.reservations.tests.support.reserve_command import placement as placement
+from placement_worker.testing import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
@@ -25,7 +24,7 @@ async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
     id_, cell = await draw(placement), FakeMovers(alone=False)
     cell.have(an_instance_there(2, 1), an_instance_there(3, 1))
     move = cell.keeps(1, 2, "done", ended=1.0, note="rebalances the hosts")
-    explain = CommandLine("why", why, monkeypatch, capsys)
+    explain = CommandLine("why", monkeypatch, capsys)
     scheduler = Worker(
         "scheduler",
         answers=[

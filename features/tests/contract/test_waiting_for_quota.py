@@ -1,9 +1,7 @@
 """Requests that wait for their project's quota, from the request to its host, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
@@ -13,37 +11,14 @@ from bus import topics
 from bus.claims import ReleaseRequested
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
-from bus.reports import Inventory
 from bus.requests import Flavor
-from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
+from features.tests.support.quota_world import CAPACITY, SOON, a_world, boot, limit
 from features.waiting.placing import WaitingBuilds
 from features.waiting.results import Evaluated, Woken
 from features.waiting.with_moves.tests.support.waiting_movers import waiting_movers
 from tests.support.ids import uid
-from tests.support.scheduler_builders import SMALL
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_world import WaitingWorld, waiting_world
-
-CAPACITY = {"VCPU": Inventory(total=64), "MEMORY_MB": Inventory(total=65536), "DISK_GB": Inventory(total=800)}
-SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the slow check
-
-
-@asynccontextmanager
-async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld]:
-    """Run schedulers with a host with much free capacity, and with limits of project p1."""
-    async with waiting_world(*schedulers) as world:
-        await world.report(1, CAPACITY)
-        await limit(world, **limits)
-        yield world
-
-
-async def limit(world: WaitingWorld, project: str = "p1", **limits: int) -> None:
-    edit = SetQuota(project=project, limits=limits)
-    await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=edit))
-
-
-async def boot(world: WaitingWorld, number: int, flavor: Flavor = SMALL, **fields: object) -> str:
-    return await world.ask(number, flavor=flavor, **{"project": "p1", **fields})
+from tests.support.waiting_world import WaitingWorld
 
 
 async def release(world: WaitingWorld, build: str) -> None:

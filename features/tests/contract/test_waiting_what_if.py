@@ -14,7 +14,7 @@ from features.waiting.owner import SILENT_SECONDS
 from features.waiting.shares import set_weight
 from features.waiting.tables import queued
 from features.what_if.messages import WHAT_IF, WhatIf
-from scheduler_worker.core.order import CANCELLED
+from scheduler_worker.extension import CANCELLED
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import waiting_world

@@ -22,7 +22,7 @@ from bus.requests import Flavor
 from features.quotas.edits import set_quota
 from features.quotas.messages import DEFAULT, INSTANCES
 from features.waiting.messages import WaitPart
-from placement_worker.store.changes import LAST_CHANGE
+from placement_worker.testing import LAST_CHANGE
 from tests.support.berth_processes import PatientBus
 from tests.support.replicas import ReplicatedBerth, WorkerProcess, replicated
 from tests.support.waiting import receive_all, until

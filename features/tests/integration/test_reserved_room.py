@@ -2,8 +2,8 @@
 
 import asyncio
 
-from features.planning.tests.integration.test_make_room_embedded import LARGE, waits
-from features.planning.tests.integration.test_make_room_embedded import berth as berth
+from features.planning.tests.support.embedded_room import LARGE, waits
+from features.planning.tests.support.embedded_room import berth as berth
 from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
 from tests.support.living_berth import LivingBerth
 from tests.support.waiting import until

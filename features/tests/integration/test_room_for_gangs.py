@@ -2,8 +2,8 @@
 
 import json
 
-from features.planning.tests.integration.test_make_room_embedded import HOSTS
-from features.planning.tests.integration.test_make_room_embedded import berth as berth
+from features.planning.tests.support.embedded_room import HOSTS
+from features.planning.tests.support.embedded_room import berth as berth
 from features.topology.boot_options import TopologyOptions
 from tests.support.living_berth import LivingBerth
 

@@ -28,8 +28,8 @@ from features.quotas.rule import QuotaRule, QuotaWorld
 from features.reservations.messages import Reservation, choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
-from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
-from placement_worker.extension import LOCKS
+from placement_worker.extension import ClaimWorld, Holder
+from placement_worker.testing import LOCKS, claim, release
 from tests.support.claim_worlds import A, B, C, room, stock
 from tests.support.ids import uid
 

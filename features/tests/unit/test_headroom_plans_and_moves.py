@@ -9,7 +9,7 @@ from features.moves.core.start import MovePurpose, MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move, on_host
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.messages import ReservationsFound, ReservedSlot
-from scheduler_worker.core.order import Order
+from scheduler_worker.extension import Order
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import a_wish

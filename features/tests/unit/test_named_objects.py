@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from berth.features import features, modules_of
 from berth.kit import DescribedOperation
-from berth.rest.openapi import operations
+from berth.kit.testing import rest_operations
 from bus.decisions import FindRefused
 from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.named_objects import named_objects
@@ -23,6 +22,7 @@ from features.moves.messages import MoveRequested
 from features.reservations.messages import ReservationPart
 from features.topology.messages import GangRole, TopologyPart
 from features.what_if.messages import WhatIf
+from tests.support.feature_parts import modules_of_features
 from tests.support.ids import uid
 from tests.support.named_fields import text_fields
 
@@ -34,16 +34,19 @@ OF_CLIENTS = "of_clients"  # function of a feature's module `scheduler`
 
 def questions() -> list[type[Message]]:
     """Return the queries that clients may send."""
-    modules = [module for feature in features() for module in modules_of(feature, "scheduler")]
     return [
         *QUERIES,
-        *(getattr(each, OF_CLIENTS)(None).asks for each in modules if hasattr(each, OF_CLIENTS)),
+        *(
+            getattr(each, OF_CLIENTS)(None).asks
+            for each in modules_of_features("scheduler")
+            if hasattr(each, OF_CLIENTS)
+        ),
     ]
 
 
 def requests() -> list[Any]:
     """Return the messages by which members of projects request acts, on the bus and over HTTP."""
-    bodies = [each.body for each in operations().values() if isinstance(each, DescribedOperation)]
+    bodies = [each.body for each in rest_operations().values() if isinstance(each, DescribedOperation)]
     return [kind.topic.message for kind in actions().values()] + [body for body in bodies if body is not None]
 
 

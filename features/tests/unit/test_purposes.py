@@ -8,11 +8,8 @@ from bus.messages import BuildUnplaceable
 from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
-from scheduler_worker.core.events import ClaimAnswers, Effect, Publish, Started
-from scheduler_worker.core.narrowing import claims_of
-from scheduler_worker.core.order import BUILD, Order
-from scheduler_worker.core.step import PATIENCE, step
-from scheduler_worker.extension import Purpose
+from scheduler_worker.extension import Order, Purpose, claims_of, events
+from scheduler_worker.testing import BUILD, PATIENCE, step
 from tests.support.ids import uid
 from tests.support.ranking_builders import a_hall
 from tests.support.scheduler_builders import a_candidate, a_request
@@ -25,25 +22,25 @@ ENDED = Retired(why="no host", unplaceable=True)
 
 def chosen(order: Order) -> Order:
     """Return an order with the host that it gets: never the excluded one."""
-    order, _ = step(order, Started(), PATIENCE)
+    order, _ = step(order, events.Started(), PATIENCE)
     hall = a_hall(EXCLUDED, a_candidate(2))
     [hosts] = hall.choosing().choose([order])
     return step(order, hosts, PATIENCE)[0]
 
 
-def answered(purpose: Purpose, result: Held | Retired) -> tuple[Order, Effect]:
+def answered(purpose: Purpose, result: Held | Retired) -> tuple[Order, events.Effect]:
     """Return an order after placement has answered its claim, and what it needs next."""
     request = a_request(1, alternates=0, ignore_hosts=(EXCLUDED.host,))
     order = a_hall(EXCLUDED, a_candidate(2)).order(request)
     order = chosen(structs.replace(order, purpose=purpose))
-    order, (*_, last) = step(order, ClaimAnswers((result,)), PATIENCE)
+    order, (*_, last) = step(order, events.ClaimAnswers((result,)), PATIENCE)
     return order, last
 
 
 @pytest.mark.parametrize("purpose", [BUILD, SLOT, SELECT])
 def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
     _, last = answered(purpose, ENDED)
-    assert isinstance(last, Publish)
+    assert isinstance(last, events.Publish)
     [message] = last.messages
     assert isinstance(message, BuildUnplaceable) and message.reason == "no host"
 

@@ -6,9 +6,8 @@ import pytest
 
 from berth.kit.testing import allocations
 from berth.kit.testing import retired as stored_retired
-from berth.operations.allocation_repairs import Mending
 from bus.guests import ReportedGuest
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.placement_builders import a_release, on_hosts
 from tests.support.witnessed_cell import HERE, LOST, WHO, WitnessedCell, retire_lost, witnessed_cell
 
@@ -29,7 +28,7 @@ async def test_lost_allocations_are_claimed_again_and_the_cell_is_informed(cell:
 
 async def test_allocations_changed_after_the_check_are_not_healed(cell: WitnessedCell) -> None:
     await cell.takes(on_hosts(1, VCPU=3), 1)
-    mending = Mending(cell.bus)
+    mending = cell.mending
     [mend] = await mending.judged(await cell.finds())
     await cell.takes(on_hosts(1, VCPU=4), 2)
     assert await mending.mend(mend) == "another client has claimed or released: try again"
@@ -38,7 +37,7 @@ async def test_allocations_changed_after_the_check_are_not_healed(cell: Witnesse
 
 async def test_an_instance_that_ended_after_the_check_is_not_healed(cell: WitnessedCell) -> None:
     await cell.loses()
-    mending = Mending(cell.bus)
+    mending = cell.mending
     [mend] = await mending.judged(await cell.finds())
     await cell.placement.claims.release_many([a_release(7, None, "deleted")])
     assert await mending.mend(mend) == "it has ended for placement (deleted)"

@@ -12,7 +12,7 @@ from bus.reports import SHARES
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 from features.adoption.adoptable import OldServer, flavor_of, judge, old_servers
-from scheduler_worker import RequestOptions, alternatives_of
+from scheduler_worker.testing import RequestOptions, alternatives_of
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
 

@@ -17,9 +17,9 @@ from bus.vocabulary import Message
 from features.clients.messages import ClientRelay
 from features.clients.operator_requests import relayed
 from features.clients.tests.support.relayed_region import a_client
-from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import CLOSE
 from tests.support.envelopes import an_envelope
+from tests.support.golden_messages import GOLDEN
 from tests.support.ids import uid
 from tests.support.waiting import until
 

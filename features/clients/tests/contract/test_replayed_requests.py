@@ -2,26 +2,32 @@
 
 from dataclasses import replace
 
-from berth import dead_letters
-from bus.clock import Clock
+import pytest
+
+from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested
 from bus.protocol import encode
 from bus.worker import Worker, on
 from features.clients.messages import CLIENT_REQUESTED, ClientRequested
-from tests.contract.test_dead_command import a_json_letter
 from tests.support.buses import serving
+from tests.support.command_line import CommandLine
+from tests.support.envelopes import a_json_letter
 from tests.support.ids import uid
 from tests.support.waiting import until
 
 
-async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replayed() -> None:
+async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The consumer repeats the judgement: the body may not name another client than the verified key."""
     broker, seen = LocalBroker(), list[ClientRequested]()
 
     async def handle(asked: ClientRequested) -> None:
         seen.append(asked)
 
+    dead = CommandLine("dead", monkeypatch, capsys)
+    commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     worker = Worker("scheduler", consumes=[on(CLIENT_REQUESTED, handle)])
     cancel = BuildCancelRequested(build=uid(1))
     async with serving(lambda: LocalTransport(broker), worker):
@@ -29,7 +35,7 @@ async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replaye
             asked = ClientRequested(client="rival", do="delete", message=cancel)
             letter = a_json_letter(id_, queue="scheduler:client.*", key=key, type="ClientRequested")
             broker.store_dead_letter(replace(letter, body=encode(asked)))
-            assert await dead_letters.replay(LocalTransport(broker), Clock(), [id_], print) == 1
+            await dead("replay", id_)
         await until(lambda: seen and list(broker.dead) == ["theirs"])
     assert len(seen) == 1
     assert broker.dead["theirs"].sender == "client.shop"

@@ -8,8 +8,8 @@ from random import Random
 from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
-from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.extension import Shape, UsualShapes
+from scheduler_worker.extension import ChoicePolicy
 
 GPU = "CUSTOM_GPU"
 Amounts = dict[str, dict[str, int]]  # provider → class → amount; the root is first

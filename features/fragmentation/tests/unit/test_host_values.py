@@ -12,9 +12,8 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from features.fragmentation.core.host_table import HostTable
 from features.fragmentation.core.values import HostValues, KnownCosts
-from placement_worker import IndexedSource
-from placement_worker.core.index import Index
-from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.extension import Index, ProviderState, Tree
+from placement_worker.testing import IndexedSource
 from scheduler_worker.core.extension import Shape, UsualShapes, shape_of
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory

@@ -23,7 +23,7 @@ from features.fragmentation.tests.support.slow_values import (
     some_asked,
     some_hosts,
 )
-from placement_worker import IndexedSource
+from placement_worker.testing import IndexedSource
 from scheduler_worker.core.extension import AlteredHost, Shape, UsualShapes, shape_of
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import an_index, state, tree

@@ -8,7 +8,7 @@ from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.quotas.messages import GROUP_MEMBERS, OverQuota
 from features.quotas.tests.support.limits import limit, quota
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.commands.builds import boot
-from berth.kit import BadSetting, Cli, Settings, boot_request, names_of, options_named
+from berth.kit import BadSetting, boot_request, options_named
 from berth.kit.testing import commands_connect_by
 from bus import topics
 from bus.errors import OperationRefused
@@ -15,10 +14,10 @@ from features.groups import commands as groups
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup, group_of
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.aggregates import has_hosts
 from tests.support.buses import LOCALLY, Connect, serving
-from tests.support.command_line import CommandLine, plainly
+from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, an_order, on_hosts
 from tests.support.placement_calls import claim, silent_placement
@@ -54,7 +53,7 @@ async def group(
     moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
     await claim(placement, an_order(built))
     await claim(placement, an_order(moved))
-    return CommandLine("group", groups, monkeypatch, capsys)
+    return CommandLine("group", monkeypatch, capsys)
 
 
 async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
@@ -117,17 +116,21 @@ async def test_a_group_with_members_is_deleted_only_by_force(
     assert [left.id for left in (await placement.of(ServerGroups).find(FindGroups())).groups] == [WEB]
 
 
-async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, connect: Connect) -> None:
+@pytest.mark.usefixtures("group")
+async def test_a_boot_names_the_group_it_joins_by_its_uuid(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[BuildRequested] = []
 
     async def handle(request: BuildRequested) -> None:
         asked.append(request)
 
-    request, cli = boot_request(options_named(vcpus=1, memory_mb=512, disk_gb=1)), Cli(Settings())
+    boot = CommandLine("boot", monkeypatch, capsys)
+    small = ("--vcpus", "1", "--memory-mb", "512", "--disk-gb", "1")
     async with serving(connect, Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, handle)])):
         for name in ("web", DB.upper()):
-            assert await boot(cli, request, False, 1.0, names_of(options_named(group=name))) == 0
+            await boot(*small, "--group", name)
         await until(lambda: len(asked) == 2)
     assert [group_of(each.parts) for each in asked] == [WEB, DB]
     with pytest.raises(OperationRefused, match=f"there is no server group {THEIRS} in project {OURS}"):
-        await plainly(boot(cli, request, False, 1.0, names_of(options_named(group=THEIRS))))
+        await boot(*small, "--group", THEIRS)

@@ -8,7 +8,7 @@ from berth.kit import Settings
 from bus.vocabulary import LimitReached
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.virtual_time import TurnedClock

@@ -27,7 +27,7 @@ from features.groups.messages import (
 )
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,

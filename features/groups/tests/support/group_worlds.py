@@ -2,7 +2,7 @@
 
 from features.groups.places import GroupPlaces
 from features.groups.rule import GroupRule, GroupWorld
-from placement_worker.core.capacity import ClaimWorld
+from placement_worker.extension import ClaimWorld
 
 
 def join(there: ClaimWorld, *groups: GroupPlaces) -> None:

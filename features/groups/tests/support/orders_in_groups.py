@@ -7,8 +7,8 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from features.groups.core.joined_group import JoinedGroup, with_group
 from features.groups.messages import GroupPart, GroupPolicy, ServerGroup
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.extension import Alternative
+from scheduler_worker.extension import Order
 from tests.support.ids import uid
 from tests.support.ranking_builders import Hall
 from tests.support.rule_builders import a_wish

@@ -8,8 +8,8 @@ import pytest
 from features.groups.core.joined_group import JoinedGroup, group_of_alternative, members_on
 from features.groups.messages import ServerGroup
 from features.groups.tests.support.orders_in_groups import in_group
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.extension import Alternative
+from scheduler_worker.extension import Order
 from tests.support.exact_choice import (
     MORE_BATCHES,
     RULES,

@@ -12,16 +12,14 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.topics import Query
 from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group
-from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
-from tests.unit.test_demands import GUEST, HOST_ID
 
+GUEST, HOST_ID = uid(7, "e"), uid(1, "c")
 BAD = uid(66, "d")  # placement cannot take a question that names it
-
-
 BATCH = 16
 
 

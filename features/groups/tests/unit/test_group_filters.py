@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from features.groups import filters
 from features.groups.messages import GroupPolicy
 from features.groups.tests.support.orders_in_groups import joining
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
+from scheduler_worker.core.extension import Alternative, HostFacts, OneHost, Rule, Weigher
+from scheduler_worker.extension import ChoicePolicy
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, seen_at_once, the_facts
 

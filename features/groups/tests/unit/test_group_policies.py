@@ -14,15 +14,8 @@ from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
-from placement_worker.core.capacity import (
-    ClaimedProvider,
-    ClaimWorld,
-    Holder,
-    Stock,
-    claim,
-    release,
-    roots_of,
-)
+from placement_worker.extension import ClaimWorld, Holder, roots_of
+from placement_worker.testing import ClaimedProvider, Stock, claim, release
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

@@ -6,10 +6,9 @@ from bus.topics import Query
 from features.groups.messages import GROUPS, FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group as joins
 from features.groups.tests.support.orders_in_groups import in_group
-from placement_worker.core.trees import Tree
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.order import Order
-from scheduler_worker.placing.scheduler import Scheduler
+from placement_worker.extension import Tree
+from scheduler_worker.extension import ChoicePolicy, Order
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree

@@ -7,7 +7,8 @@ from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
 from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
-from placement_worker.core.capacity import ClaimWorld, claim
+from placement_worker.extension import ClaimWorld
+from placement_worker.testing import claim
 from tests.support.claim_worlds import A, B, X, Y, order, wants
 from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, held, moves, takes_over
 

@@ -8,13 +8,13 @@ from berth.kit.testing import add_filters
 from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from features.guest_hardware.filters import fullness
-from placement_worker.core.trees import ProviderState
-from placement_worker.indexed_source import IndexedSource
-from scheduler_worker.core.fitting import best_first
-from scheduler_worker.core.policy import ChoicePolicy
+from placement_worker.extension import ProviderState
+from placement_worker.testing import IndexedSource
+from scheduler_worker.extension import ChoicePolicy
+from scheduler_worker.testing import best_first
 from tests.support.ids import uid
+from tests.support.index_source import Remembered
 from tests.support.provider_trees import an_index, state, tree
-from tests.unit.test_source import Remembered
 
 add_filters()
 NAMES = {uid(number, "a"): f"p{number}" for number in range(20)}

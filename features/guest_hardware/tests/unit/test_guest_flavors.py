@@ -13,9 +13,8 @@ from bus.requests import Image
 from bus.vocabulary import MAX_INT
 from features.guest_hardware.core.aliases import PciAlias
 from features.guest_hardware.request_reader import request_reader
-from scheduler_worker.core.request import RequestOptions
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.spec_values import Unreadable
+from scheduler_worker.core.extension import Alternative, Unreadable
+from scheduler_worker.testing import RequestOptions
 from tests.support import rule_builders
 from tests.support.rule_builders import flavor, groups
 

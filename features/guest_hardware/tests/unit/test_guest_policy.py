@@ -11,8 +11,8 @@ from berth.kit.testing import request_options
 from features.guest_hardware.core.aliases import PciAlias, pci_aliases
 from features.guest_hardware.filters import devices, pci
 from features.guest_hardware.settings import GuestHardwareSettings
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
+from scheduler_worker.core.extension import Alternative, HostFacts, OneHost
+from scheduler_worker.extension import ChoicePolicy
 from tests.support.random_hosts import assert_array_agrees, clouds, random_alternatives
 from tests.support.rule_builders import a_wish, flavor, the_facts
 from tests.support.scheduler_builders import a_request

@@ -2,23 +2,22 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
-from berth.control_room_setup import pages_of_features
 from bus.domains import LabelEditRequested
 from bus.requests import Flavor
 from control_room.kit import frame
+from features.headroom import pages
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
-from features.headroom.pages import after_claims
 from features.reservations.messages import RESERVATIONS, Reservation
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement
@@ -100,9 +99,10 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons(
 def section(answer: Callable[[Any], Awaitable[Any]]) -> frame.Section:
     """Return the section about the headroom after claims, with this answer to its query."""
     queries = SimpleNamespace(asker=lambda query: answer)
-    features = [replace(pages, make=lambda *_: frame.AddedPages()) for pages in pages_of_features()]
-    context: Any = SimpleNamespace(access=None, sessions=None, features=features, queries=queries)
-    return partial(after_claims, context, frame.Renderer(context))
+    templates = Path(pages.__file__).with_name("templates")
+    only = frame.FeaturePages(navigation=(), make=lambda *_: frame.AddedPages(), templates=templates)
+    context: Any = SimpleNamespace(access=None, sessions=None, features=[only], queries=queries)
+    return partial(pages.after_claims, context, frame.Renderer(context))
 
 
 async def test_claims_that_would_end_the_headroom_are_shown_with_the_reason() -> None:

@@ -1,7 +1,5 @@
 """`berth headroom` sets, shows and unsets failover headroom; and whether claims would end it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-
 import pytest
 
 from berth.kit import BadSetting
@@ -9,8 +7,10 @@ from berth.kit.testing import allocations
 from bus.domains import LabelEditRequested
 from bus.errors import OperationRefused
 from bus.requests import Flavor
-from features.headroom import commands as headroom
 from features.headroom.controller import HeadroomController
+from features.headroom.tests.support.headroom_command import Run
+from features.headroom.tests.support.headroom_command import placement as placement
+from features.headroom.tests.support.headroom_command import run as run
 from features.reservations.messages import (
     FindReservations,
     LevelsCovered,
@@ -22,26 +22,8 @@ from features.reservations.messages import (
     ReservationResult,
 )
 from features.reservations.operations import ReservationOperations
-from placement_worker import Placement
-from tests.support.command_line import CommandLine, a_served_placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
-from tests.support.placement_calls import report
-
-Run = Callable[..., Awaitable[str]]
-
-
-@pytest.fixture
-async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
-    async with a_served_placement(monkeypatch, "c1") as placement:
-        assert await report(placement, a_report(1), a_report(2)) == ["", ""]
-        await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=4)))])
-        yield placement
-
-
-@pytest.fixture
-def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return CommandLine("headroom", headroom, monkeypatch, capsys)
 
 
 async def test_headroom_is_set_shown_and_unset(placement: Placement, run: Run) -> None:

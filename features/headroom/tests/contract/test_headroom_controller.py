@@ -14,7 +14,7 @@ from features.headroom.messages import FindHeadroom
 from features.headroom.tests.support.kept_headroom import R1, adjusted, keep, report_three_hosts
 from features.reservations.messages import FindReservations, choice_from
 from features.reservations.operations import ReservationOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take

@@ -16,13 +16,10 @@ from features.reservations.core.forms import form_in
 from features.reservations.messages import Reservation, ReservedSlot, slot_drawn
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
-from placement_worker import IndexedSource
-from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Holder, Stock, claim
-from placement_worker.core.index import Index
-from placement_worker.store.numbered_names import Book
-from scheduler_worker.core.fitting import ALL_WAYS
-from scheduler_worker.core.order import choices_of
-from scheduler_worker.core.rule import Alternative
+from placement_worker.extension import Book, ClaimWorld, Holder, Index
+from placement_worker.testing import ClaimedProvider, IndexedSource, Stock, claim
+from scheduler_worker.core.extension import Alternative
+from scheduler_worker.testing import ALL_WAYS, choices_of
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.rule_builders import a_wish

@@ -6,7 +6,7 @@ from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
 from features.reservations.messages import MakeReservation, Reservation, ReservationEditRequested
 from features.reservations.operations import ReservationOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 

@@ -17,9 +17,8 @@ from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from features.headroom.tests.support.evacuations import Held, HostsToLose
 from features.reservations.core.forms import kind_of, node_of
-from placement_worker import IndexedSource
-from placement_worker.core.index import Index
-from placement_worker.core.trees import ProviderState
+from placement_worker.extension import Index, ProviderState
+from placement_worker.testing import IndexedSource
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import an_index, state, tree

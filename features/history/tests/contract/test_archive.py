@@ -19,8 +19,7 @@ from features.history import archive_store as archive
 from features.history.archive import Archive
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory
-from placement_worker import Placement
-from placement_worker.store import changes
+from placement_worker.testing import TRIM, Placement, changes_since
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -201,8 +200,8 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
     first = await claimed(placement, 1)
     await mark_published(placement, archived=False)
     async with placement.database.write() as tx:
-        await changes.TRIM(tx, keep=0, unpublished=1000)
-        assert len((await changes.since(tx, 0, 10)).changes) == first
+        await TRIM(tx, keep=0, unpublished=1000)
+        assert len((await changes_since(tx, 0, 10)).changes) == first
     numbers = []
     for consumer in range(2, 12):
         turned.now += 100.0
@@ -210,8 +209,8 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
         await placement.of(Archive).store()
     await mark_published(placement, archived=False)
     async with placement.database.write() as tx:
-        await changes.TRIM(tx, keep=0, unpublished=1000)
-        assert not (await changes.since(tx, 0, 10)).changes
+        await TRIM(tx, keep=0, unpublished=1000)
+        assert not (await changes_since(tx, 0, 10)).changes
     await placement.of(Archive).prune(450.0)
     assert len((await state_at(placement, at=turned.now - 400.0)).consumers) == 7
     assert len((await state_at(placement, at=turned.now)).consumers) == 11

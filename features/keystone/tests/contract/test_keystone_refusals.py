@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.doctor.judgement import judged
-from berth.doctor.looking import inspect
 from berth.kit import Settings
+from berth.kit.testing import diagnosis
 from features.keystone.tokens import KeystoneTokens
 from tests.support.fake_keystone import FakeKeystone
 from tests.support.http_placement import an_api
@@ -34,9 +33,9 @@ async def test_doctor_checks_keystone(tmp_path: Path, monkeypatch: pytest.Monkey
         state_dir=str(tmp_path), cells=("c1",), placement_auth="keystone", placement_cloud="envvars"
     )
     with closing(keystone):
-        [fine] = [each for each in judged(await in_time(inspect(settings))) if each.about == "Keystone"]
+        [fine] = [each for each in await in_time(diagnosis(settings)) if each.about == "Keystone"]
         assert (fine.level, fine.says[:19]) == ("fine", "It checks tokens at")
         keystone.status = 401
-        [broken] = [each for each in judged(await in_time(inspect(settings))) if each.about == "Keystone"]
+        [broken] = [each for each in await in_time(diagnosis(settings)) if each.about == "Keystone"]
     assert broken.level == "broken"
     assert broken.says.startswith("No token can be checked: Keystone at ") and "(401)" in broken.says

@@ -11,8 +11,8 @@ from bus.clock import Clock
 from bus.http import CLIENT_ADDRESS
 from features.keystone import tokens as module
 from features.keystone.tokens import GUESSES, GUESSES_SECONDS, KeystoneTokens
-from ironic_sync.openstack import KeystoneUnavailable
-from placement_worker.http.access import AccessPolicy, Identity
+from ironic_sync.extension import KeystoneUnavailable
+from placement_worker.testing import AccessPolicy, Identity
 from tests.support.fake_keystone import SECRET, FakeKeystone
 
 

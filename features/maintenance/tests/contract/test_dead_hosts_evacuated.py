@@ -34,9 +34,8 @@ from features.maintenance.settings import MaintenanceSettings
 from features.moves.emptying import HostEmptying
 from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveStands
 from features.moves.plans import MovePlans
-from placement_worker import IndexedSource, Placement
-from scheduler_worker.hosts import HostBook
-from scheduler_worker.queries import CellQueries
+from placement_worker.testing import IndexedSource, Placement
+from scheduler_worker.extension import CellQueries, HostBook
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

@@ -14,8 +14,8 @@ from bus.local import LocalBroker, LocalTransport
 from bus.reports import Inventory
 from features.maintenance.windows import CAUSE
 from features.moves.host_traits import cause_trait
-from ironic_sync.api import IronicApi
-from ironic_sync.maintenance import REASON, TRAIT, MaintenanceFlags
+from ironic_sync.extension import IronicApi
+from ironic_sync.testing import REASON, TRAIT, MaintenanceFlags
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

@@ -8,7 +8,7 @@ from berth import worker_roles
 from features.maintenance import controller, scheduler
 from features.maintenance.quorum import AgentQuorum
 from features.moves import plans
-from tests.integration.watched_agents import WatchingSupervisor
+from tests.support.watched_agents import WatchingSupervisor
 
 
 class HastySupervisor(WatchingSupervisor):

@@ -21,7 +21,7 @@ from bus.errors import Unavailable, Unroutable
 from features.maintenance.messages import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
 from features.maintenance.operations import edit_maintenance, find_maintenance
 from features.maintenance.tests.integration.hasty_scheduler import HastySupervisor
-from features.moves.tests.integration.test_moves_killed import MovingSite, moving_site
+from features.moves.tests.integration.moving_site import MovingSite, moving_site
 from tests.support.berth_processes import LAYOUTS
 from tests.support.waiting import until
 

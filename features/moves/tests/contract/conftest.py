@@ -1,3 +1,3 @@
 """Fixtures of agents' files."""
 
-from tests.contract.test_guest_file import disk as disk
+from tests.support.agent_disks import disk as disk

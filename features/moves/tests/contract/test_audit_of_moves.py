@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from berth.kit import Settings
 from berth.kit.testing import audit
-from features.moves.tests.contract.test_heal_shelved import berth as berth
-from features.moves.tests.contract.test_heal_shelved import settings as settings
+from features.moves.tests.support.audited_moves import berth as berth
+from features.moves.tests.support.audited_moves import settings as settings
 from tests.support.healed_region import BUILD, KEEPER, stands
 from tests.support.ids import uid
 

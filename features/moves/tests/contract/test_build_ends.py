@@ -16,9 +16,8 @@ from bus.sql.migrations import migrate
 from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, PROVIDERS, RELEASE
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
-from cell_conductor.builds import Builds
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.dependencies import SchedulerOptions
+from cell_conductor.testing import Builds
+from scheduler_worker.extension import ChoicePolicy, SchedulerOptions
 from tests.support.buses import Connect, serving
 from tests.support.cloud_workers import served_scheduler
 from tests.support.conductor_builders import (

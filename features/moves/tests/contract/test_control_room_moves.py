@@ -36,7 +36,7 @@ from features.moves.messages import (
 )
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.moves.tests.support.planning_schedulers import a_planning_scheduler
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import find_providers, report, silent_placement

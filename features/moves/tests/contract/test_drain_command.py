@@ -31,8 +31,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     async def command(word: str, *words: str, ends: int = 0) -> str:
-        home = draining
-        return await CommandLine(word, home, monkeypatch, capsys)(*words, ends=ends)
+        return await CommandLine(word, monkeypatch, capsys)(*words, ends=ends)
 
     return command
 

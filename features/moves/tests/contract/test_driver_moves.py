@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from compute_sim.driver_kit import DriverStand
-from compute_sim.guests import GuestRecord
+from compute_sim.extension import DriverStand, GuestRecord
 from features.moves.agent_moves import SimulatedMoves
 from features.moves.driver_rules import move_order
 from features.moves.messages import MoveOrdered
-from tests.contract.test_driver_kit import an_agent, broken, check, module_of_the_page
+from tests.support.driver_checks import an_agent, broken, check, module_of_the_page
 from tests.support.snippets import ROOT, snippets
 
 

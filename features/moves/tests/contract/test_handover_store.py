@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from berth.kit.testing import held_by_cell, packages
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from cell_conductor.builds import Builds
+from cell_conductor.testing import Builds
 from features.moves import handovers as handover_store
 from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves

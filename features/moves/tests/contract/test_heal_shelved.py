@@ -1,11 +1,9 @@
 """`berth heal` releases the allocations of shelved builds, unless a move that unshelves them needs them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from berth.commands import audit as audit_command
 from berth.kit import Settings
 from berth.kit.testing import connected_as_commands
 from bus.claims import Claimed, Retired
@@ -13,25 +11,13 @@ from bus.delivery.runner import Bus
 from bus.topics import CLAIM
 from features.moves.core.phases import BuildMove, encode_move
 from features.moves.messages import SHELVED
+from features.moves.tests.support.audited_moves import berth as berth
+from features.moves.tests.support.audited_moves import settings as settings
 from features.moves.tests.support.conductor_moves import a_move
-from tests.support.command_line import CommandLine
 from tests.support.databases import sql
-from tests.support.healed_region import BUILD, a_cell_with, region_with_moved_instance, stands
+from tests.support.healed_region import BUILD, a_cell_with, stands
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, an_order, on_hosts
-
-
-@pytest.fixture
-async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
-    async with region_with_moved_instance(tmp_path, monkeypatch) as settings:
-        yield settings
-
-
-@pytest.fixture
-def berth(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Awaitable[str]]:
-    return CommandLine("heal", audit_command, monkeypatch, capsys)
 
 
 def shelved(settings: Settings, ended: float) -> None:

@@ -9,8 +9,8 @@ import pytest
 from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from compute_sim.agent_disk import AgentDisk
-from compute_sim.recovery import GuestRecovery
+from compute_sim.extension import AgentDisk
+from compute_sim.testing import GuestRecovery
 from features.moves.tests.support.moving_agent import BUILD, DESTINATION, SOURCE, MovingAgent, a_build
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time

@@ -19,7 +19,6 @@ from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
 from features.moves import moving
-from features.moves.commands import move_list, moves
 from features.moves.messages import MoveRequested, MovesFound, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.buses import serving
@@ -52,10 +51,9 @@ async def no_allocations(asked: FindAllocations) -> AllocationsFound:
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     """Return a function that runs a command of berth about moves, as in `berth("move", ...)`."""
-    homes = dict.fromkeys(("confirm", "revert", "abort", "force", "moves"), move_list)
 
     async def command(word: str, *words: str, ends: int = 0) -> str:
-        line = CommandLine(word, homes.get(word, moves), monkeypatch, capsys)
+        line = CommandLine(word, monkeypatch, capsys)
         return await line(*words, ends=ends)
 
     return command

@@ -12,8 +12,7 @@ from bus.claims import MIGRATION, STARTED, Claimed, ClaimRequested, Retired
 from bus.clock import Clock
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
-from placement_worker import Placement
-from placement_worker.store import changes
+from placement_worker.testing import Placement, changes_since
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (
@@ -79,7 +78,7 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
 async def reported(placement: Placement, after: int) -> set[str]:
     """Return the providers that changed after this change number."""
     async with placement.database.read() as tx:
-        sent = (await changes.since(tx, after, 10)).changes
+        sent = (await changes_since(tx, after, 10)).changes
     return {change.provider for one in sent for change in one.changes}
 
 

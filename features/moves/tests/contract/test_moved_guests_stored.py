@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from compute_sim.agent_disk import AgentDisk
-from compute_sim.core.faults import FaultPlan, MoveFaults
+from compute_sim.extension import AgentDisk
+from compute_sim.testing import FaultPlan, MoveFaults
 from features.moves.core.guest_phases import MoveSteps
 from features.moves.tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from features.moves.tests.support.moving_agent import a_destroy as a_move_destroy
 from features.moves.tests.support.moving_agent import an_order as a_move
-from tests.contract.test_guest_file import killed
+from tests.support.agent_disks import killed
 from tests.support.ids import uid
 
 

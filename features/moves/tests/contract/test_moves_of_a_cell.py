@@ -1,126 +1,28 @@
 """Moves of a cell in a real database: stored before the order, repeated after a crash, listed."""
 
-import random
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from berth.kit.testing import packages
-from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
-from bus.clock import Clock
-from bus.decisions import Decision, Record
+from bus.claims import Choice
+from bus.decisions import Record
 from bus.errors import Poison, Retry
-from bus.messages import BuildReshaped, DestroyOrdered, HostFailed
-from bus.queries import FindBuilds
+from bus.messages import BuildReshaped, DestroyOrdered
 from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor.builds import Builds
-from cell_conductor.core.build import holder_consumer
-from cell_conductor.core.events import AttemptLimits
-from features.moves.cell_moves import CellMoves
-from features.moves.messages import FindMoves, MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
-from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
+from features.moves.messages import FindMoves, MoveEnded, MoveKind, MoveOrdered
+from features.moves.tests.support.conductor_moves import a_move, a_move_report
+from features.moves.tests.support.moving_cell import MOVE, ONE, MovingCell, a_cell, short
+from features.moves.tests.support.moving_cell import cell as cell
 from tests.support.claims_in_memory import Holding
-from tests.support.conductor_builders import (
-    CELL,
-    FEATURES,
-    Books,
-    a_build_order,
-    a_delete,
-    a_placed,
-    a_selection,
-    an_agent_report,
-    deliver,
-)
+from tests.support.conductor_builders import CELL, a_delete, a_placed, a_selection, an_agent_report
 from tests.support.ids import uid
-
-ONE = a_placed(1, hosts=1)
-MOVE = a_move(decision=Decision(considered=3, record=Record(seed="s")))
-
-
-class MovingCell:
-    """A conductor that can be killed, its database, and a placement that records allocations."""
-
-    def __init__(self, database: Database) -> None:
-        self.now = 1000.0
-        self.database = database
-        self.books = Books(ONE)
-        self.restart()
-
-    def restart(self) -> None:
-        chance = random.Random(1)
-        self.builds = Builds(
-            self.database,
-            self.books.claim_many,
-            self.books.release_many,
-            limits=AttemptLimits(3, 100.0, 600.0, 5000.0),
-            clock=Clock(now=lambda: self.now, chance=chance, monotonic=lambda: self.now),
-            **FEATURES,
-        )
-        self.moves = CellMoves(self.builds)
-
-    async def active(self) -> None:
-        await self.builds.start_many([ONE])
-        await self.hears(an_agent_report(a_build_order(ONE), "built"))
-
-    def claimed(self, placed: MovePlaced = MOVE) -> MovePlaced:
-        assert placed.chosen is not None
-        before = self.books.held.get(placed.build)
-        claim = ConsumerClaim(
-            consumer=placed.build, generation=before.generation if before else None, begins=placed.move,
-            choices=(placed.chosen.choice,), keep=holder_consumer(placed.build, placed.attempt),
-        )  # fmt: skip
-        [claimed] = self.books.claim(ClaimRequested(claims=(claim,))).results
-        assert isinstance(claimed, Claimed)
-        return replace(placed, generation=claimed.generation)
-
-    async def hears(self, event: Message) -> list[Message] | Retry:
-        outcome = await deliver(self.builds, event)
-        if isinstance(outcome, Retry):
-            return outcome
-        assert isinstance(outcome, Sequence)
-        return [message for message in outcome if not isinstance(message, MoveProgress | HostFailed)]
-
-    async def came_of(self, event: Message) -> list[Message]:
-        outcome = await self.hears(event)
-        assert not isinstance(outcome, Retry), outcome
-        return outcome
-
-    async def ordered(self, event: Message) -> MoveOrdered:
-        (order,) = [message for message in await self.came_of(event) if isinstance(message, MoveOrdered)]
-        return order
-
-    async def stands(self) -> Any:
-        (build,) = (await self.builds.find(FindBuilds(cell=CELL, builds=(ONE.build,)))).builds
-        return build
-
-
-@pytest.fixture
-async def cell() -> AsyncIterator[MovingCell]:
-    database = Database("sqlite+aiosqlite://", inline=True)
-    yield await a_cell(database)
-    await database.close()
 
 
 @pytest.fixture
 async def everywhere(database: Database) -> MovingCell:
     """Return a cell for tests of its SQL, which run on each type of database."""
     return await a_cell(database)
-
-
-async def a_cell(database: Database) -> MovingCell:
-    await migrate(database, *packages("conductor"))
-    cell = MovingCell(database)
-    await cell.active()
-    return cell
-
-
-def short(reply: Sequence[Message]) -> list[str]:
-    return [in_short(message) for message in reply]
 
 
 async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[Message]:

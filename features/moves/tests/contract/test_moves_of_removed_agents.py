@@ -11,7 +11,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from features.moves.messages import MoveProgress
 from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
-from tests.contract.test_removed_agents import BUILT, ONE, RemovingCell
+from tests.support.removing_cell import BUILT, ONE, RemovingCell
 
 
 class RemovingCellOfMoves(RemovingCell):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from compute_sim.core.faults import Durations, FaultPlan, MoveFaults
+from compute_sim.testing import Durations, FaultPlan, MoveFaults
 from features.moves.tests.support.moving_agent import (
     DESTINATION,
     SOURCE,

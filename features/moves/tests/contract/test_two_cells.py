@@ -37,8 +37,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor.builds import Builds
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import AttemptLimits
+from cell_conductor.testing import Builds
 from features.moves.cell_moves import CellMoves
 from features.moves.handovers import Handovers
 from features.moves.messages import (
@@ -58,7 +58,7 @@ from features.moves.messages import (
 )
 from features.moves.tests.support.conductor_moves import a_move_report
 from features.moves.tests.support.moves_of_schedulers import moves_of
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

@@ -17,7 +17,7 @@ from berth.configuration import EFFECTIVE_ENV
 from berth.kit import Settings, host_named
 from bus.errors import Unavailable, Unroutable
 from features.moves.messages import FIND_PLANS, FindPlans, PlanStands
-from features.moves.tests.integration.test_moves_killed import DESTINATION, SOURCE, MovingSite, moving_site
+from features.moves.tests.integration.moving_site import DESTINATION, SOURCE, MovingSite, moving_site
 from tests.support.berth_processes import LAYOUTS, ROOT
 from tests.support.waiting import until
 

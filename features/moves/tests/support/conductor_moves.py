@@ -5,8 +5,7 @@ from typing import Any, Literal
 from bus.claims import ClaimResult
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from cell_conductor.core.build import BuildParts
-from cell_conductor.core.events import SwapAnswered
+from cell_conductor.extension import BuildParts, events
 from features.moves.core.phases import BuildMove, MovePart, Phase
 from features.moves.messages import (
     MoveEnded,
@@ -43,10 +42,10 @@ def a_move(
 
 def an_answer_in(
     phase: Phase, attempt: int, result: ClaimResult | str, *, afresh: bool = False
-) -> SwapAnswered:
+) -> events.SwapAnswered:
     """Return placement's answer to a claim of a move in this phase."""
     move = BuildMove(placed=a_move(), phase=phase, since=0.0, began=0.0, afresh=afresh)
-    return SwapAnswered(attempt, result, BuildParts(MovePart(move)))
+    return events.SwapAnswered(attempt, result, BuildParts(MovePart(move)))
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:

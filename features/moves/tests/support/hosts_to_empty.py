@@ -14,7 +14,7 @@ from bus.worker import Worker
 from features.moves import emptying, plans
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.moves.tests.support.planning_schedulers import a_planning_scheduler
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.buses import serving
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement

@@ -10,8 +10,8 @@ from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
 from features.moves.messages import FindMoves, MovesFound
 from features.moves.placing import MovePlacing, StoreRefusals
-from scheduler_worker.placing.scheduler import Scheduler
-from scheduler_worker.queries import CellQueries
+from scheduler_worker.extension import CellQueries
+from scheduler_worker.testing import Scheduler
 
 
 async def _unused(question: object) -> Any:

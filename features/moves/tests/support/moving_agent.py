@@ -5,11 +5,8 @@ from typing import Any
 
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim.agent import SimulatedAgent
-from compute_sim.agent_disk import AgentDisk
-from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
-from compute_sim.machines import Hardware, SimAgent, fleet
-from compute_sim.reporting import HostTrees
+from compute_sim.extension import AgentDisk, SimOptions, SimulatedAgent
+from compute_sim.testing import CrashPlan, FaultPlan, Hardware, HostTrees, SimAgent, fleet
 from features.moves.agent_moves import SimulatedMoves
 from features.moves.messages import MoveKind, MoveOrdered, MovePhase, MoveReported
 from tests.support.ids import uid

@@ -18,9 +18,8 @@ from features.moves.messages import HandoverProgress, MoveConflict, MovePlaced, 
 from features.moves.placing import MovePlacing
 from features.moves.tests.support.move_builders import BUILD, Cells, MovingPlacement, a_build_that_stands
 from features.moves.tests.support.moves_of_schedulers import moves_of
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.placing.scheduler import Scheduler
-from scheduler_worker.store import decisions
+from scheduler_worker.extension import ChoicePolicy, decisions
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate
 from tests.support.schedulers import scheduler_of

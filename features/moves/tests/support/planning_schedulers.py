@@ -14,8 +14,8 @@ from bus.worker import Worker
 from features.moves.emptying import HostEmptying
 from features.moves.plans import MovePlans
 from features.moves.tests.support.fake_movers import FakeMovers
-from placement_worker import IndexedSource, Placement
-from scheduler_worker.queries import CellQueries
+from placement_worker.testing import IndexedSource, Placement
+from scheduler_worker.extension import CellQueries
 from tests.support.schedulers import queries_of
 
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
 from bus.messages import AgentReported, BuildEndRequested, HostFailed
 from bus.vocabulary import Contended, Message
-from cell_conductor.core.build import Build
-from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled
+from cell_conductor.extension import AttemptLimits, Build, Event
+from cell_conductor.extension import events as build_events
 from features.moves.core.beginning import postpone_reason
 from features.moves.core.phases import BuildMove, MoveImpossible, last_move, move_in_progress, overdue_report
 from features.moves.messages import MoveEnded, MovePlaced, MoveReported, MoveSteered, Steering
@@ -130,8 +130,8 @@ EVENTS: dict[str, object] = {
     "claimed": an_answer_in("swap", 2, CLAIMED),
     "taken over": an_answer_in("back", 2, CLAIMED),
     "no claim": an_answer_in("swap", 2, "no such class"),
-    "given back": ReleaseAnswer("held", Released()),
-    "stalled": Stalled(),
+    "given back": build_events.ReleaseAnswer("held", Released()),
+    "stalled": build_events.Stalled(),
 }
 
 
@@ -330,7 +330,9 @@ def test_answers_of_placement_while_a_move_is_reverted(answer: Any, then: str) -
 @pytest.mark.parametrize(
     ("before", "answer", "end"),
     [
-        pytest.param(STATES["release"], ReleaseAnswer("held", Released()), "ended done", id="given back"),
+        pytest.param(
+            STATES["release"], build_events.ReleaseAnswer("held", Released()), "ended done", id="given back",
+        ),
         pytest.param(
             [*STATES["prepare"], a_steering(MOVE, "abort")], an_answer_in("back", 2, CLAIMED),
             "ended aborted at host0", id="taken over",
@@ -371,10 +373,12 @@ def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
 
 def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> None:
     deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
-    build, reply = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
+    build, reply = came(*deleting, build_events.ReleaseAnswer("deleting", held(0, 3)))
     assert reply == ["release 3 for good keeping 1"]
     build, reply = came(
-        *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
+        *deleting,
+        build_events.ReleaseAnswer("deleting", held(0, 3)),
+        build_events.ReleaseAnswer("deleting", Released()),
     )
     assert build.status == "deleted" and [
         left.attempt for left in build.leftovers if not left.is_destroyed
@@ -391,8 +395,12 @@ def test_a_guest_that_did_not_resume_is_not_destroyed() -> None:
 # A move that is placed at the wrong moment
 
 DELETING: list[Dated] = [*ACTIVE, a_delete(PLACED)]
-DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), ReleaseAnswer("deleting", Released())]
-SHELVED: list[Dated] = [*STATES["release"], ReleaseAnswer("held", Released())]
+DELETED: list[Dated] = [
+    *DELETING,
+    agent_says(1, 0, "destroyed"),
+    build_events.ReleaseAnswer("deleting", Released()),
+]
+SHELVED: list[Dated] = [*STATES["release"], build_events.ReleaseAnswer("held", Released())]
 OTHER = a_move(number=7)
 LOST = a_move(number=7, hosts=(), generation=None)
 PLACES: dict[str, tuple[Any, ...]] = {
@@ -510,19 +518,22 @@ def test_a_reverted_resize_restores_the_old_flavor() -> None:
 
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
-    build, reply = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
+    build, reply = came(*STATES["release"], build_events.ReleaseAnswer("held", OutsideCell(why="not yours")))
     assert (build.shown, reply) == ("shelved", ["ended error"])
     assert "not yours" in move_of(build).cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: object) -> None:
-    _, reply = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
+    _, reply = came(*STATES["release"], build_events.ReleaseAnswer("held", answer))  # type: ignore[arg-type]
     assert reply == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
     _, reply = came(*SHELVED, a_delete(PLACED))
     assert reply == ["release None for good", "ended done"]
-    assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
+    assert (
+        came(*SHELVED, a_delete(PLACED), build_events.ReleaseAnswer("deleting", Released()))[0].status
+        == "deleted"
+    )
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]

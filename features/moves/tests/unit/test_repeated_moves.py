@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.requests import Image
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import AttemptLimits
 from features.moves.core.phases import MoveEndedBefore, last_move
 from features.moves.core.repeated import content_of
 from features.moves.messages import MoveConflict, MoveRequested

@@ -7,7 +7,6 @@ import pytest
 from berth.kit import BadSetting
 from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
-from features.nova import commands
 from features.nova.core.report_shown import agreement
 from features.nova.messages import NOVA_REPORT, FindNovaReport
 from features.nova.tests.support.shadow_reports import SHADOWED, a_shadow_worker
@@ -62,7 +61,7 @@ async def nova(
     broker = LocalBroker()
     commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     async with serving(lambda: LocalTransport(broker), a_shadow_worker()):
-        yield CommandLine("nova", commands, monkeypatch, capsys)
+        yield CommandLine("nova", monkeypatch, capsys)
 
 
 async def test_the_command_prints_the_comparison(nova: CommandLine) -> None:

@@ -2,82 +2,33 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from berth.kit.testing import packages
 from bus.errors import Unavailable
-from bus.messages import HostReported
 from bus.queries import DecisionFound
-from bus.reports import HostState, Inventory
-from bus.requests import Flavor, Image, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import Image, ResourceGroup
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from bus.vocabulary import Allocations
 from features.nova import selecting
 from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.selecting import HostSelection
-from placement_worker import Placement
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.placing.scheduler import Scheduler
-from scheduler_worker.store.decisions import decision_of
+from features.nova.tests.support.selected_hosts import SMALL, add_hosts, ask, hosts_of
+from features.nova.tests.support.selected_hosts import decisions as decisions
+from features.nova.tests.support.selected_hosts import selection as selection
+from placement_worker.testing import Placement
+from scheduler_worker.extension import ChoicePolicy
+from scheduler_worker.extension import decisions as stored_decisions
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
-
-SMALL = Flavor(name="small", vcpus=2)
-
-
-@pytest.fixture
-def url() -> str:
-    """Return one type of database: tests of placement run its statements on both."""
-    return "sqlite+aiosqlite://"
-
-
-@pytest.fixture
-async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    """Yield the scheduler's database, of the same type as placement's."""
-    if url.startswith("sqlite"):
-        database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
-    else:
-        database = Database(url, namespace="scheduler")
-    await migrate(database, *packages("scheduler"))
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def selection(placement: Placement, decisions: Database) -> HostSelection:
-    scheduler = scheduler_of(placement)
-    await add_hosts(placement, scheduler)
-    return HostSelection(scheduler, decisions)
-
-
-async def add_hosts(placement: Placement, scheduler: Scheduler, building: int = 0) -> None:
-    """Add three hosts with 4 CPUs each."""
-    for host in (1, 2, 3):
-        report = a_report(host, inventories={"VCPU": Inventory(total=4)})
-        assert await placement.reports.report_many([report]) == [None]
-        states = (HostState(root=uid(host, "a"), host=f"host-{host}", building=building),)
-        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-
-
-async def ask(selection: HostSelection, *instances: int, **fields: Any) -> HostsAnswered:
-    request = replace(a_request(flavor=SMALL), instances=tuple(map(uid, instances)), **fields)
-    [answer] = await selection.answer_many([HostsAsked(request=request)])
-    return answer
-
-
-def hosts_of(answer: HostsAnswered) -> list[str]:
-    assert answer.refused is None, answer.refused
-    return [placed.chosen.host for placed in answer.placed]
 
 
 async def held(placement: Placement, instance: int) -> Allocations:
@@ -166,7 +117,7 @@ async def test_the_last_decision_about_an_instance_is_stored(
     async def stored(instance: int) -> DecisionFound:
         await selection.store()
         async with decisions.read() as tx:
-            return await decision_of(tx, uid(instance))
+            return await stored_decisions.decision_of(tx, uid(instance))
 
     refused = await ask(selection, 1, ignore_hosts=("host-1", "host-2", "host-3"))
     assert refused.refused is not None
@@ -198,7 +149,7 @@ async def test_the_newest_decisions_are_kept_while_the_database_is_unreachable(
 
     async def known() -> list[int]:
         async with decisions.read() as tx:
-            return [n for n in (1, 2, 3, 4) if (await decision_of(tx, uid(n))).known]
+            return [n for n in (1, 2, 3, 4) if (await stored_decisions.decision_of(tx, uid(n))).known]
 
     monkeypatch.setattr(decisions, "write", write_after_a_decision)
     await ask(selection, 1)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from berth.kit import PlacementClient, Settings
 from bus.clock import Clock
 from features.nova import check as nova_check
-from features.nova import commands, inspection
+from features.nova import inspection
 from features.nova.core.facts import InstanceFacts, NodeFacts
 from features.nova.databases import CELL0
 from features.nova.oslo.server import RpcAddress
@@ -239,7 +239,7 @@ async def test_an_unreachable_broker_is_reported() -> None:
 async def test_the_command_prints_findings_and_exits_with_the_worst(
     region: CheckedRegion, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = CommandLine("nova", commands, monkeypatch, capsys)
+    run = CommandLine("nova", monkeypatch, capsys)
     monkeypatch.setenv("BERTH_NOVA_DATABASE_URL", region.api.url)
     printed = await run("check", "--step", "placement", "--url", "http://127.0.0.1:1", ends=2)
     assert "error   Placement at http://127.0.0.1:1: " in printed and "warning database of cell1" in printed

@@ -23,8 +23,8 @@ from features.nova.databases import NovaDatabases
 from features.nova.messages import HostsAsked
 from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.selecting import HostSelection
-from placement_worker import Placement, placement_worker
-from scheduler_worker.placing.scheduler import Scheduler
+from placement_worker.testing import Placement, placement_worker
+from scheduler_worker.testing import Scheduler
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import scheduler_of
 

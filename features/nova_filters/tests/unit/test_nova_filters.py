@@ -6,7 +6,7 @@ import pytest
 
 from bus.requests import Flavor, Hints, Image
 from features.nova_filters.filters import PART
-from scheduler_worker.core.rule import Alternative, HostFacts
+from scheduler_worker.core.extension import Alternative, HostFacts
 from tests.support.rule_builders import a_wish, an_aggregate, the_facts
 from tests.support.rule_cases import RuleCases, assert_verdict, misses_no_field, parameters
 

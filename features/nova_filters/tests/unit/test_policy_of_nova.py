@@ -13,10 +13,9 @@ from features.nova_filters import weighers
 from features.nova_filters.filters import PART
 from features.nova_filters.request_reader import reader
 from features.nova_filters.weighers import image_properties
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.request import RequestOptions
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
-from scheduler_worker.core.spec_values import Unreadable
+from scheduler_worker.core.extension import Alternative, HostFacts, OneHost, Unreadable
+from scheduler_worker.extension import ChoicePolicy
+from scheduler_worker.testing import RequestOptions
 from tests.support.random_hosts import assert_array_agrees, assert_mask_agrees, clouds, random_alternatives
 from tests.support.rule_builders import a_wish, alternatives, the_facts
 from tests.support.scheduler_builders import a_request

@@ -10,8 +10,8 @@ from features.placement_additions import loading
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LoadProviders, LoadResult, ProviderLoad
 from features.placement_additions.tests.support.loads import a_load, load
-from placement_worker import Placement
-from placement_worker.store import stored_trees
+from placement_worker.extension import find_trees
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -58,9 +58,9 @@ async def test_a_provider_deleted_during_a_load_is_read_again(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await load(placement, a_load(1), a_load(2))
-    look, calls = stored_trees.find, itertools.count(1)
+    look, calls = find_trees, itertools.count(1)
 
-    async def look_early(*given: Any) -> stored_trees.TreesNamed:
+    async def look_early(*given: Any) -> Any:
         """At the first call, return provider 3 too, as if it was deleted just afterwards."""
         found = await look(*given)
         if next(calls) == 1:

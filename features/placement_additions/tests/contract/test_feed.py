@@ -9,9 +9,8 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.replication import ChangesFound
 from features.placement_additions.feed import ChangeFeed
-from placement_worker import Placement
-from placement_worker.core.trees import Tree
-from placement_worker.memory import Forgotten, Memory, Take
+from placement_worker.extension import Forgotten, Memory, Tree
+from placement_worker.testing import Placement, Take
 from tests.support.placement_builders import a_report, mark_published
 from tests.support.placement_calls import report
 

@@ -6,12 +6,14 @@ import pytest
 
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested
 from bus.vocabulary import Contended
-from placement_worker.http.errors import CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from tests.support.aggregates import EAST, WEST, has_hosts, host, make
 from tests.support.http_placement import HttpPlacement, claim_in_json, error_of
 from tests.support.ids import uid
 
 HERE = "/berth/aggregates"
+UNDEFINED = "placement.undefined_code"
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
 ZONE = {"availability_zone": "e"}
 
 

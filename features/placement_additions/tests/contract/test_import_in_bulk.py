@@ -1,17 +1,9 @@
 """An import writes providers in bulk into a berth with this feature."""
 
-from functools import partial
-
-from berth.importing.writers import ProviderWriter, write_in_bulk
-from berth.kit import PlacementClient
 from tests.support.http_placement import an_api
-from tests.support.imports import check_repeated_imports
+from tests.support.imports import check_repeated_imports, in_bulk
 
 MEMORY = "sqlite+aiosqlite://"
-
-
-def in_bulk(target: PlacementClient) -> ProviderWriter:
-    return partial(write_in_bulk, target)
 
 
 async def test_everything_is_imported_in_bulk_and_a_repeated_import_changes_nothing() -> None:

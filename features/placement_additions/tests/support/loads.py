@@ -4,7 +4,7 @@ from typing import Any
 
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LoadProviders, LoadResult, ProviderLoad
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.placement_builders import a_provider
 
 

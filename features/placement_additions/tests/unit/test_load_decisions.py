@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.reports import Inventory
 from features.placement_additions.core import bulk_load
 from features.placement_additions.messages import ProviderLoad
-from placement_worker.core.trees import WorkingTrees
+from placement_worker.extension import WorkingTrees
 from tests.support.small_trees import EIGHT, KNOWN, STOCK, small
 
 

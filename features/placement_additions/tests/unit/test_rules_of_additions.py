@@ -2,7 +2,7 @@
 
 from bus.acts import RANK
 from features.placement_additions.http import HTTP
-from placement_worker.http.access import AccessPolicy, Identity
+from placement_worker.testing import AccessPolicy, Identity
 
 LEAST = {
     "berth:changes:list": "reader",

@@ -9,7 +9,6 @@ import pytest
 
 from bus.decisions import Decision, Removal
 from bus.worker import Worker, answers
-from features.moves.commands import draining, moves
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.hosts_to_empty import HostsToEmpty, hosts_to_empty
 from features.planning.messages import WHAT_IF_MOVES, WhatIfMoves, WhatIfMovesAnswered
@@ -51,8 +50,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch, forecasts: Forecasts) -> AsyncI
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     async def command(word: str, *words: str, ends: int = 0) -> str:
-        home = moves if word == "move" else draining
-        return await CommandLine(word, home, monkeypatch, capsys)(*words, ends=ends)
+        return await CommandLine(word, monkeypatch, capsys)(*words, ends=ends)
 
     return command
 

@@ -36,7 +36,7 @@ from features.planning.making_room import RoomMaking
 from features.planning.messages import PlannedStep, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
 from features.planning.tests.support.planned_steps import a_step
 from features.what_if.messages import PlacedThere
-from placement_worker import IndexedSource, Placement
+from placement_worker.testing import IndexedSource, Placement
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

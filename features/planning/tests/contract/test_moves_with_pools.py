@@ -11,7 +11,7 @@ from bus.requests import Flavor
 from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from features.moves.tests.support.moves_of_schedulers import moves_of
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim

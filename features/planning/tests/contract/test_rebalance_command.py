@@ -11,7 +11,6 @@ from berth.kit import BadSetting
 from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker, answers
-from features.planning import rebalance_command
 from features.planning.messages import PLAN_BALANCE, BalancePlanned, PlanBalance
 from features.planning.tests.support.planned_steps import a_step
 from tests.support.buses import serving
@@ -47,7 +46,7 @@ async def planner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPlan
 
 @pytest.fixture
 def rebalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rebalance:
-    return CommandLine("rebalance", rebalance_command, monkeypatch, capsys)
+    return CommandLine("rebalance", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

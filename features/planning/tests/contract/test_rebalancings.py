@@ -26,7 +26,7 @@ from features.planning.messages import (
 )
 from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing
 from features.planning.tests.support.planned_steps import a_step
-from placement_worker import IndexedSource
+from placement_worker.testing import IndexedSource
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import queries_of

@@ -23,7 +23,6 @@ from features.moves.messages import (
     PlanStopAnswered,
     StopPlan,
 )
-from features.planning import rebalance_command as command
 from features.planning.messages import Balancing, PlanningGoal
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
@@ -98,7 +97,7 @@ async def test_without_a_scheduler_the_page_of_moves_does_not_stop_rebalancings(
 @pytest.fixture
 def rebalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
-    return CommandLine("rebalance", command, monkeypatch, capsys)
+    return CommandLine("rebalance", monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from features.planning.balance_planning import BalancePlanner
 from features.planning.bench.rebalance import rebalanced
 from features.planning.bench.room import FilledCloud, FilledPlacement, planner
 from features.planning.messages import BalancePlanned, Goal, PlanBalance
-from scheduler_worker.core.demand import DemandCounts
-from scheduler_worker.core.policy import PROFILES, ChoicePolicy
+from scheduler_worker.extension import PROFILES, ChoicePolicy
+from scheduler_worker.testing import DemandCounts
 
 pytestmark = pytest.mark.skipif(
     "fragmentation" not in FEATURES, reason="the feature that values free capacity is not listed"

@@ -9,7 +9,7 @@ from berth.kit import BadSetting
 from bus.claims import Claimed
 from bus.errors import OperationRefused
 from features.pools import commands as pools
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, looking_for
@@ -29,7 +29,7 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 @pytest.fixture
 def pool(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pool:
-    return CommandLine("pool", pools, monkeypatch, capsys)
+    return CommandLine("pool", monkeypatch, capsys)
 
 
 async def hosts_with(placement: Placement, **resources: int) -> set[str]:

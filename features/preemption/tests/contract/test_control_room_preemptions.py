@@ -14,7 +14,7 @@ from features.preemption.messages import (
     PriorityClass,
     Victim,
 )
-from tests.contract.test_control_room_builds import NOTHING, STANDS
+from tests.support.decided_builds import NOTHING, STANDS
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 

@@ -1,43 +1,28 @@
 """Claims that preempt instances, on both databases: all in one transaction, or nothing."""
 
-from typing import Any
-
 import pytest
 
 from berth.kit.testing import placement_breaches
-from bus.claims import CLEANUP, Claimed, ClaimRequested, ClaimResult, Refused, Released, Retired, RuleRefused
+from bus.claims import CLEANUP, Claimed, Refused, Released, Retired, RuleRefused
 from bus.parts import ClaimParts
 from bus.resources import FindAllocations
-from features.preemption.messages import FindPreemptions, Preempts, Victim
+from features.preemption.messages import FindPreemptions, Victim
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
-from placement_worker import Placement
+from features.preemption.tests.support.preempting_claims import (
+    HIGH,
+    HOLDER,
+    HOLDER2,
+    LOW,
+    LOWER,
+    a_victim,
+    take,
+    taking,
+)
+from features.preemption.tests.support.preempting_claims import full_host as full_host
+from placement_worker.testing import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
-
-HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
-
-
-@pytest.fixture(autouse=True)
-async def full_host(placement: Placement) -> None:
-    """Fill the 8 processors of host 1: the instance LOW uses 6, and the instance LOWER uses 2."""
-    await placement.reports.report_many([a_report(number) for number in (1, 2)])
-    for consumer, vcpus in ((LOW, 6), (LOWER, 2)):
-        assert isinstance(await take(placement, consumer, vcpus), Claimed)
-
-
-async def take(placement: Placement, consumer: int, vcpus: int, **fields: Any) -> ClaimResult:
-    claim = a_claim(consumer, on_hosts(1, VCPU=vcpus), **fields)
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))])
-    return answer.results[0]
-
-
-def a_victim(consumer: int = LOW, holder: int = HOLDER, generation: int = 1, **fields: Any) -> Victim:
-    return Victim(build=uid(consumer), generation=generation, attempt=1, holder=uid(holder), **fields)
-
-
-def taking(*victims: Victim, **fields: Any) -> Preempts:
-    return Preempts(victims=victims, cell="c1", priority=7, **fields)
+from tests.support.placement_builders import a_release, keeps_its_index
 
 
 async def held(placement: Placement) -> dict[str, tuple[int, str | None]]:

@@ -6,8 +6,7 @@ from bus.claims import Retired, holder_consumer
 from bus.messages import AgentReported
 from bus.parts import PlacedParts
 from bus.vocabulary import Message
-from cell_conductor.core.build import Build, attempt_fields
-from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer
+from cell_conductor.extension import AttemptLimits, Build, Event, builds, events
 from features.preemption.messages import Vacating, Victim, Victims
 from features.waiting.messages import PlacedPriority
 from tests.support.conductor_builders import CELL, a_placed, step
@@ -47,12 +46,12 @@ def vacated(victim: str, by: str = HIGH) -> Vacating:
 
 def an_active(number: int = 2) -> Build:
     built, _ = after(None, a_placed(number))
-    return after(built, AgentReported(**attempt_fields(built), outcome="built"))[0]
+    return after(built, AgentReported(**builds.attempt_fields(built), outcome="built"))[0]
 
 
 def leaving(*, requeue: bool = False) -> tuple[Build, tuple[Message, ...]]:
     """A victim whose agent has destroyed the guest, after placement's answers."""
     victim, _ = after(an_active(), vacate(requeue=requeue))
-    gone = AgentReported(**attempt_fields(victim), outcome="destroyed")
-    retired = ReleaseAnswer("deleting", Retired(why="preempted"))
+    gone = AgentReported(**builds.attempt_fields(victim), outcome="destroyed")
+    retired = events.ReleaseAnswer("deleting", Retired(why="preempted"))
     return after(victim, gone, retired)

@@ -4,8 +4,7 @@ import pytest
 
 from bus.claims import ReleaseRequested, Retired, holder_consumer
 from bus.messages import AgentReported, BuildDeleted, BuildDeleteRequested, BuildOrdered, DestroyOrdered
-from cell_conductor.core.build import attempt_fields
-from cell_conductor.core.events import CleanedUp, ReleaseAnswer, Stalled
+from cell_conductor.extension import builds, events
 from features.preemption.core.courses import Awaited, Vacate
 from features.preemption.core.courses import vacate as vacate_build
 from features.preemption.messages import BuildPreempted, Vacating
@@ -33,7 +32,7 @@ def test_a_build_is_ordered_after_its_last_victim_has_left() -> None:
     ]
     build, effects = after(build, vacated(LOW))
     assert effects == () and build.parts.get(Awaited) == Awaited((LOWER,))
-    assert [each.build for each in after(build, Stalled())[1] if isinstance(each, Vacating)] == [LOWER]
+    assert [each.build for each in after(build, events.Stalled())[1] if isinstance(each, Vacating)] == [LOWER]
     build, effects = after(build, vacated(LOWER))
     assert [type(each) for each in effects] == [BuildOrdered]
     assert [type(each) for each in after(build, vacated(LOWER))[1]] == [BuildOrdered]
@@ -56,7 +55,7 @@ def test_a_repeated_message_of_a_victim_does_not_release_a_build_whose_guest_may
     build, _ = after(build, *((vacated(LOW), delete) if ordered else (delete, vacated(LOW))))
     build, effects = after(build, vacated(LOW))
     assert [type(each) for each in effects] == [DestroyOrdered]
-    _, effects = after(build, AgentReported(**attempt_fields(build), outcome="destroyed"))
+    _, effects = after(build, AgentReported(**builds.attempt_fields(build), outcome="destroyed"))
     assert [type(each) for each in effects] == [ReleaseRequested]
 
 
@@ -68,7 +67,7 @@ def test_a_victim_reports_that_it_has_left_when_placement_has_released_its_holde
     holder = holder_consumer(LOW, 1)
     assert [each.consumer for each in effects if isinstance(each, ReleaseRequested)] == [holder]
     assert not any(isinstance(each, Vacating) for each in effects)
-    victim, effects = after(victim, CleanedUp(holder, Retired(why="gone")))
+    victim, effects = after(victim, events.CleanedUp(holder, Retired(why="gone")))
     left, preempted, deleted = effects
     assert left == vacated(LOW)
     assert isinstance(preempted, BuildPreempted) and not preempted.requeued
@@ -78,22 +77,22 @@ def test_a_victim_reports_that_it_has_left_when_placement_has_released_its_holde
 
 def test_a_victim_that_a_client_has_deleted_has_left() -> None:
     deleted, _ = after(an_active(), BuildDeleteRequested(build=LOW, cell=CELL))
-    gone = AgentReported(**attempt_fields(deleted), outcome="destroyed")
-    deleted, _ = after(deleted, gone, ReleaseAnswer("deleting", Retired(why="preempted")))
+    gone = AgentReported(**builds.attempt_fields(deleted), outcome="destroyed")
+    deleted, _ = after(deleted, gone, events.ReleaseAnswer("deleting", Retired(why="preempted")))
     deleted, effects = after(deleted, vacate())
     assert [each.consumer for each in effects if isinstance(each, ReleaseRequested)] == [
         holder_consumer(LOW, 1)
     ]
-    assert vacated(LOW) in after(deleted, CleanedUp(holder_consumer(LOW, 1), Retired(why="x")))[1]
+    assert vacated(LOW) in after(deleted, events.CleanedUp(holder_consumer(LOW, 1), Retired(why="x")))[1]
     assert step(None, vacate(), 0.0, LIMITS) == (None, (vacated(LOW),))
 
 
 def test_instances_of_one_request_share_a_victim() -> None:
     other = uid(4, "b")
     victim, _ = after(an_active(), vacate(), vacate(by=other))
-    gone = AgentReported(**attempt_fields(victim), outcome="destroyed")
-    left = CleanedUp(holder_consumer(LOW, 1), Retired(why="x"))
-    _, effects = after(victim, gone, ReleaseAnswer("deleting", Retired(why="x")), left)
+    gone = AgentReported(**builds.attempt_fields(victim), outcome="destroyed")
+    left = events.CleanedUp(holder_consumer(LOW, 1), Retired(why="x"))
+    _, effects = after(victim, gone, events.ReleaseAnswer("deleting", Retired(why="x")), left)
     assert [each for each in effects if isinstance(each, Vacating)] == [vacated(LOW), vacated(LOW, other)]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from berth.kit import BadSetting, BootOptions, boot_request, publish
 from bus.errors import OperationRefused
-from features.quality_replay import commands
 from scheduler_worker.extension import PROFILES
 from tests.support.command_line import CommandLine
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
@@ -71,7 +70,7 @@ async def test_a_wrong_option_is_refused_with_the_reason(
     words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadSetting, match=says):
-        await CommandLine("quality", commands, monkeypatch, capsys)(*words)
+        await CommandLine("quality", monkeypatch, capsys)(*words)
 
 
 async def test_a_request_that_still_waits_counts_as_without_a_host(berth: LivingBerth) -> None:

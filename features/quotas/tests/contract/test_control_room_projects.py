@@ -14,7 +14,7 @@ from bus.reports import Inventory
 from features.quotas import pages
 from features.quotas.messages import DEFAULT, QUOTAS, Quota, QuotasFound
 from features.quotas.tests.support.limits import limit, quota
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement

@@ -9,8 +9,8 @@ from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, Regist
 from features.quotas.messages import DEFAULT, INSTANCES, QuotaSourceIsKeystone, SetQuota
 from features.quotas.operations import QuotaOperations
 from features.quotas.tests.support.limits import edit, quota
-from ironic_sync.openstack import Access
-from placement_worker import Placement
+from ironic_sync.extension import Access
+from placement_worker.testing import Placement
 
 ACCESS = Access(
     url="http://127.0.0.1:1", auth_type="http_basic", auth={"auth_url": "http://k", "username": "u"}

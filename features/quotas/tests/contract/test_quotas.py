@@ -10,7 +10,7 @@ from bus.claims import Claimed, ClaimRequested, Refused, ReleaseRequested, RuleR
 from bus.vocabulary import Missing
 from features.quotas.messages import DEFAULT, INSTANCES, OverQuota, Quota, QuotaEdited, SetQuota
 from features.quotas.tests.support.limits import edit, limit, quota
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
 

@@ -8,7 +8,7 @@ import pytest
 from bus.claims import Claimed, ClaimRequested, ConsumerClaim
 from bus.vocabulary import Allocations
 from features.quotas.tests.support.limits import limit
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.http_placement import HttpPlacement, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, on_hosts

@@ -10,7 +10,7 @@ from features.quotas.messages import (
     SetQuota,
 )
 from features.quotas.operations import QuotaOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 
 
 async def edit(placement: Placement, edit: QuotaEdit) -> QuotaResult:

@@ -23,10 +23,9 @@ from features.history.reading import PastTime, StateHistory
 from features.policies.policy_tests import recorded_decisions
 from features.replay.commands import policy_of
 from features.replay.replay import Replay
-from placement_worker.store.numbered_names import Book
-from tests.integration import test_churn
-from tests.integration.test_churn import ChurningClient
+from placement_worker.extension import Book
 from tests.support.berth_processes import run_berth, running
+from tests.support.churning_client import ChurningClient
 from tests.support.ids import uid
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 
@@ -128,7 +127,7 @@ async def snapshots(database_url: str, churn: ChurningClient) -> dict[int, list[
     found, chance = dict[int, list[bytes]](), random.Random(4)
     try:
         for state in range(1, STATES + 1):
-            due = (state - chance.random()) * test_churn.BUILDS / STATES
+            due = (state - chance.random()) * churn.builds / STATES
             while churn.ended < due:
                 await asyncio.sleep(0.01)
             async with database.read() as tx:
@@ -142,9 +141,8 @@ async def snapshots(database_url: str, churn: ChurningClient) -> dict[int, list[
 @pytest.mark.soak
 @pytest.mark.services
 async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
-    servers: Settings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Settings, database_url: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(test_churn, "BUILDS", BOOTS)
     settings = servers.having(
         cells=("c1", "c2"),
         simulator={"hosts": 400, "build_time": "exponential:0.2"},
@@ -154,7 +152,7 @@ async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
     )
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         await asyncio.sleep(0)
-        churn, begin = ChurningClient(berth), berth.bus.clock.now()
+        churn, begin = ChurningClient(berth, BOOTS), berth.bus.clock.now()
         readers = await churn.listen(group)
         reading = group.create_task(snapshots(database_url, churn))
         await churn.request()

@@ -22,9 +22,8 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import draw_from
-from placement_worker import Placement
-from tests.contract.test_control_room_builds import NOTHING, STANDS
-from tests.support.decided_builds import FLAVOR
+from placement_worker.testing import Placement
+from tests.support.decided_builds import FLAVOR, NOTHING, STANDS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement

@@ -7,11 +7,9 @@ from msgspec.structs import replace
 
 from berth.kit.testing import placement_breaches
 from bus.host_health import DISABLED, HostHealth
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor
-from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.filling import ReservationFiller
 from features.reservations.messages import (
     FillReservation,
     FindReservations,
@@ -22,16 +20,24 @@ from features.reservations.messages import (
     slot_consumer,
 )
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.drawing import (
+    LARGE,
+    R1,
+    SMALL,
+    a_scheduler_for,
+    filler_of,
+    placed_on,
+    reason_of,
+    reserve,
+    undrawn,
+)
+from features.reservations.tests.support.drawing import hosts as hosts
 from features.reservations.tests.support.reservation_parts import naming as naming_it
-from placement_worker import Placement
-from scheduler_worker.placing.scheduler import Scheduler
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import messages_of, narrowing_of, scheduler_of
-
-R1 = uid(1, "7")
-LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
+from tests.support.schedulers import messages_of, scheduler_of
 
 
 @pytest.fixture
@@ -40,62 +46,8 @@ def url() -> str:
     return "sqlite+aiosqlite://"
 
 
-@pytest.fixture
-async def hosts(placement: Placement) -> Placement:
-    """Report three hosts with eight processors each."""
-    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
-    return placement
-
-
-async def a_scheduler_for(placement: Placement) -> Scheduler:
-    scheduler = scheduler_of(placement)
-    await report_hosts(scheduler)
-    return scheduler
-
-
-async def report_hosts(scheduler: Scheduler) -> None:
-    for host in (1, 2, 3):
-        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
-        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-
-
-def filler_of(scheduler: Scheduler) -> ReservationFiller:
-    return ReservationFiller(scheduler, narrowing_of(scheduler, DrawnReservations))
-
-
-async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> ReservationFilled:
-    given: dict[str, Any] = {
-        "id": R1,
-        "name": "season",
-        "project": "p1",
-        "flavor": LARGE,
-        "count": 2,
-    } | fields
-    order = MakeReservation(reservation=Reservation(**given))
-    await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=order))
-    filler = filler_of(scheduler)
-    return await filler.fill(FillReservation(reservation=R1))
-
-
-async def undrawn(placement: Placement) -> int:
-    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
-    return sum(bool(slot.held) for slot in found.slots.get(R1, ()))
-
-
 def naming(number: int, flavor: Flavor = LARGE, project: str = "p1", **fields: Any) -> BuildRequested:
     return a_request(number, flavor=flavor, project=project, parts=naming_it(R1), **fields)
-
-
-async def placed_on(scheduler: Scheduler, *requests: BuildRequested) -> list[str]:
-    """Return the hosts of all requests; "" for a request without a host."""
-    messages = await messages_of(scheduler, *requests)
-    return [each.chosen.host if isinstance(each, BuildPlaced) else "" for each in messages]
-
-
-async def reason_of(scheduler: Scheduler, request: BuildRequested) -> str:
-    [refused] = await messages_of(scheduler, request)
-    assert isinstance(refused, BuildUnplaceable)
-    return refused.reason
 
 
 async def fill_up(placement: Placement) -> None:

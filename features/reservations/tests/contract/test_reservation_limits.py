@@ -20,7 +20,7 @@ from features.reservations.messages import (
     every_reservation,
 )
 from features.reservations.operations import ReservationOperations
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.virtual_time import TurnedClock

@@ -1,7 +1,7 @@
 """`berth reserve`: creates, lists, shows, extends and deletes reservations."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from unittest.mock import AsyncMock
 
 import pytest
@@ -9,39 +9,22 @@ import pytest
 from berth.kit import BadSetting
 from berth.kit.testing import connected_as_commands
 from bus.errors import OperationRefused, Unavailable
-from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.reservations import commands as reserve
-from features.reservations.messages import (
-    FILL_RESERVATION,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-    ReservationFilled,
-)
-from features.reservations.operations import ReservationOperations
-from features.reservations.tests.support.reservation_parts import draw_from
-from placement_worker import Placement
+from features.reservations.messages import FILL_RESERVATION, ReservationFilled
+from features.reservations.tests.support.reserve_command import draw
+from features.reservations.tests.support.reserve_command import placement as placement
+from placement_worker.testing import Placement
 from tests.support.buses import serving
-from tests.support.command_line import CommandLine, a_served_placement
+from tests.support.command_line import CommandLine
 from tests.support.ids import uid
-from tests.support.placement_builders import a_report
-from tests.support.placement_calls import report
 
 Reserve = Callable[..., Awaitable[str]]
 LATER = ("--hold-from", "+1h", "--begin", "+1h", "--end", "+3h")
 
 
 @pytest.fixture
-async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
-    async with a_served_placement(monkeypatch, "c1") as placement:
-        assert await report(placement, a_report(1)) == [""]
-        yield placement
-
-
-@pytest.fixture
 def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reserve:
-    return CommandLine("reserve", reserve, monkeypatch, capsys)
+    return CommandLine("reserve", monkeypatch, capsys)
 
 
 async def created(run: Reserve, *options: str) -> str:
@@ -96,17 +79,6 @@ async def test_a_project_finds_its_own_reservation_before_one_of_any_project(
     await created(run, *LATER)
     assert "project p1" in await run("show", "season", "--project", "p1")
     assert "any project" in await run("show", "season", "--project", "p2")
-
-
-async def draw(placement: Placement) -> str:
-    """Let instance 2 draw one of the four processors of a reservation; return the reservation's id."""
-    id_ = uid(1, "7")
-    season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
-    await placement.of(ReservationOperations).edit(
-        ReservationEditRequested(edit=MakeReservation(reservation=season))
-    )
-    await draw_from(placement, id_)
-    return id_
 
 
 async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(

@@ -3,7 +3,7 @@
 from bus.claims import Choice, ConsumerClaim
 from bus.parts import ClaimParts, RequestParts
 from features.reservations.messages import RESERVATION, ReservationPart, SlotClaim, choice_from, slot_consumer
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.placement_builders import a_claim, an_order, on_hosts
 
 

@@ -14,8 +14,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from cell_conductor import cell_conductor
-from features.shared_nodes import commands
+from cell_conductor.testing import cell_conductor
 from features.shared_nodes.lease import NodeLease
 from features.shared_nodes.messages import LEASE, REPORT_NODES
 from tests.support.buses import LOCALLY, Connect, serving
@@ -34,7 +33,7 @@ class AgentCommand(CommandLine):
     """Runs commands of `berth agent` in a cell where two agents share ten nodes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        super().__init__("agent", commands, patch, capsys)
+        super().__init__("agent", patch, capsys)
 
     async def shares(self) -> dict[str, tuple[bool, int]]:
         found: dict[str, Any] = {}

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from bus.messages import BuildOrdered
 from features.shared_nodes.messages import LeaseAsked, NodesReported
 from features.shared_nodes.ring import Ring
-from tests.contract.test_removed_agents import ONE, RemovingCell
-from tests.contract.test_removed_agents import cell as cell
 from tests.support.conductor_builders import CELL
+from tests.support.removing_cell import ONE, RemovingCell
+from tests.support.removing_cell import cell as cell
 
 
 async def test_orders_for_shared_nodes_wait_for_another_agent(cell: RemovingCell) -> None:

@@ -22,8 +22,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor.builds import Builds
-from cell_conductor.core.events import AttemptLimits
+from cell_conductor.extension import AttemptLimits
+from cell_conductor.testing import Builds
 from features.shared_nodes.messages import (
     FindAgents,
     LeaseAnswered,

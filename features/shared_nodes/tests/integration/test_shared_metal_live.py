@@ -15,10 +15,7 @@ from bus.clock import Clock, monotonic
 from bus.http import listen
 from bus.messages import BuildEnded, BuildRequested
 from bus.sql.database import Database
-from compute_sim.core.faults import Durations
-from compute_sim.ironic.conductor import SimPlan
-from compute_sim.ironic.node import enrolled
-from compute_sim.ironic.simulation import Simulation
+from compute_sim.testing import Durations, SimPlan, Simulation, enrolled
 from features.shared_nodes import store
 from features.shared_nodes.commands import edit
 from features.shared_nodes.messages import FIND_AGENTS, AgentsFound, FindAgents, SharingEditRequested

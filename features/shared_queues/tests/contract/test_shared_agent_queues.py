@@ -19,10 +19,8 @@ from bus.protocol import decode, encode
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT
 from bus.worker import Worker, on
-from compute_sim.agent_disk import AgentDisk
-from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.machines import fleet
-from compute_sim.worker import compute_sim
+from compute_sim.extension import AgentDisk, SimOptions
+from compute_sim.testing import Durations, FaultPlan, compute_sim, fleet
 from features.shared_queues.gateway import (
     LATER,
     LONGEST_PAUSE,

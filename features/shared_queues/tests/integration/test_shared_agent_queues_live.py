@@ -26,7 +26,12 @@ from bus.host_health import every_health
 from bus.messages import BuildEnded
 from deploy.servers import RabbitMQ
 from features.shared_queues.messages import HEARTBEATS_MERGED
-from features.shared_queues.tests.support.agent_fleet import MUTE, PER_CELL, FleetSupervisor, fleet_settings
+from features.shared_queues.tests.integration.agent_fleet import (
+    MUTE,
+    PER_CELL,
+    FleetSupervisor,
+    fleet_settings,
+)
 from tests.support.berth_processes import Running, running, settled
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.requests import Hints
 from features.suggestions.core.changes import helps
-from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.extension import HostFacts, View, Weigher
-from scheduler_worker.extension import Alternative, Order, Tally
+from scheduler_worker.extension import Alternative, ChoicePolicy, Order, Tally
 from tests.support.ranking_builders import Hall, a_hall
 from tests.support.refused_worlds import HOSTS, RandomCloud, a_question, a_world, of
 from tests.support.scheduler_builders import FakePlacement, a_request, a_state

@@ -13,10 +13,10 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
-from cell_conductor.builds import Builds
+from cell_conductor.testing import Builds
 from features.groups.constraints import DomainConstraints
 from features.topology.tests.support.topology_clouds import a_gang
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report

@@ -17,8 +17,8 @@ from bus.reports import Inventory
 from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import a_gang
-from placement_worker import Placement
-from scheduler_worker.placing.scheduler import Scheduler
+from placement_worker.testing import Placement
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements
 from tests.support.schedulers import scheduler_of

@@ -14,9 +14,9 @@ from features.groups.core.joined_group import with_group
 from features.groups.messages import ServerGroup
 from features.topology.messages import GangRole, topology_of
 from features.topology.requests import own_group
-from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker.core.order import BUILD, Order, attempts_of
-from scheduler_worker.core.request import RequestOptions, alternatives_of
+from placement_worker.extension import ProviderState, Tree
+from scheduler_worker.extension import Order, attempts_of
+from scheduler_worker.testing import BUILD, RequestOptions, alternatives_of
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state

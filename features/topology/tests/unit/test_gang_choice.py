@@ -20,8 +20,7 @@ from features.topology.tests.support.topology_clouds import (
     order_of,
     some_gang,
 )
-from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.order import Order
+from scheduler_worker.extension import Chosen, Order
 from tests.support.ranking_builders import Hall
 
 SEEDS = 1000

@@ -9,8 +9,7 @@ from bus.decisions import BACKLOG, Decision
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested
 from bus.queries import DecisionFound, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
-from tests.contract.test_control_room_builds import NOTHING
-from tests.support.decided_builds import FLAVOR
+from tests.support.decided_builds import FLAVOR, NOTHING
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 

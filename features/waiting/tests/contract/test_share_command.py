@@ -3,7 +3,6 @@
 import pytest
 
 from berth.kit import BadSetting
-from features.waiting import shares
 from features.waiting.shares import FairShare, fair_shares, set_weight
 from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.virtual_time import in_virtual_time
@@ -16,7 +15,7 @@ async def test_an_empty_project_name_is_refused(
 ) -> None:
     """A script with an unset variable must not change the weight of all projects."""
     async with a_served_placement(monkeypatch, "c1"):
-        run = CommandLine("share", shares, monkeypatch, capsys)
+        run = CommandLine("share", monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
 

@@ -30,9 +30,8 @@ from bus.vocabulary import Contended
 from features.waiting.core.reserved_hosts import StoredHold
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
-from scheduler_worker.core.events import End
-from scheduler_worker.core.order import Order
-from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.extension import Order, events
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, SMALL, a_request
@@ -252,7 +251,7 @@ async def test_a_waiting_request_whose_evaluation_ends_its_scheduler_fails_after
 ) -> None:
     ended, place = asyncio.Event(), Scheduler.place
 
-    async def deadly(self: Scheduler, orders: Sequence[Order]) -> list[End]:
+    async def deadly(self: Scheduler, orders: Sequence[Order]) -> list[events.End]:
         if any(order.request.request == uid(2, "a") and not order.verdict.reason for order in orders):
             ended.set()
             await asyncio.Event().wait()  # until the scheduler is killed

@@ -7,9 +7,8 @@ from features.waiting.owned_rows import OwnedRows
 from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
 from features.waiting.store import WaitingStore
-from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.placing.orders import Orders
-from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.extension import Orders, SchedulerOptions
+from scheduler_worker.testing import Scheduler
 
 
 def waiting_store_of(scheduler: Scheduler) -> WaitingStore:

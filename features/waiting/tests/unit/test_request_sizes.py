@@ -10,8 +10,8 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.requests import Flavor, ResourceGroup
 from features.waiting.request_sizes import RequestSizes
-from scheduler_worker import ChoicePolicy, RequestOptions
-from scheduler_worker.extension import Orders
+from scheduler_worker.extension import ChoicePolicy, Orders
+from scheduler_worker.testing import RequestOptions
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import a_candidate, a_request
 

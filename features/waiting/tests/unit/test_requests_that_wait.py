@@ -9,14 +9,14 @@ from features.waiting.core.waiting_request import Subject
 from features.waiting.messages import wait_of
 from features.waiting.tables.queued import QueuedRequest
 from features.waiting.tests.support.waiting_stores import waiting_store_of
-from scheduler_worker.core.spec_values import Unreadable
+from scheduler_worker.core.extension import Unreadable
+from tests.support.boot_command import Published, reply
+from tests.support.boot_command import published as published
 from tests.support.ids import uid
 from tests.support.rule_builders import alternatives
+from tests.support.rule_errors import RULES, check_refusal
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
-from tests.unit import test_rule_errors
-from tests.unit.test_boot_command import Published, reply
-from tests.unit.test_boot_command import published as published
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,11 @@ def test_a_wait_beyond_the_maximum_is_refused() -> None:
     assert "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "made", "why"), test_rule_errors.RULES.values(), ids=test_rule_errors.RULES.keys()
-)
+@pytest.mark.parametrize(("kind", "made", "why"), RULES.values(), ids=RULES.keys())
 async def test_a_request_that_may_wait_is_refused_with_the_name_of_the_rule_that_failed(
     kind: str, made: Callable[..., Any], why: str
 ) -> None:
-    await test_rule_errors.test_a_request_is_refused_with_the_name_of_the_rule_that_failed(
-        kind, made, why, {"wait": "30m"}
-    )
+    await check_refusal(kind, made, why, {"wait": "30m"})
 
 
 def test_a_stored_request_of_a_deleted_feature_is_not_evaluated(caplog: pytest.LogCaptureFixture) -> None:

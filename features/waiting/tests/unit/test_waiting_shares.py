@@ -10,7 +10,7 @@ import pytest
 from features.waiting.core.shares import DECAY_SECONDS, Shares
 from features.waiting.tests.support.plain_cloud import PlainCloud
 from features.waiting.tests.support.waiting_stores import waiting_store_of
-from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.extension import ChoicePolicy
 from tests.support.scheduler_builders import FakePlacement, a_request
 from tests.support.schedulers import scheduler_of
 

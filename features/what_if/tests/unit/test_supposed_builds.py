@@ -8,7 +8,7 @@ from bus.requests import Flavor
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
-from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.testing import Scheduler
 from tests.support.ids import uid
 from tests.support.refused_worlds import HOSTS, of
 from tests.support.rule_builders import recent_builds

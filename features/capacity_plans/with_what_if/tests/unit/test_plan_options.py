@@ -1,12 +1,11 @@
 """`berth what-if` with a capacity plan: the options that a plan considers, and those that it refuses."""
 
 import pytest
-from typer.testing import CliRunner
 
-from berth.__main__ import app
 from berth.kit import BadSetting, boot_request, options_named
 from berth.kit.testing import FEATURES
 from features.capacity_plans.with_what_if.what_if_part import planned_flavors
+from tests.support.command_line import typed
 
 MIX = ("--mix", "VCPU:1")
 OF_FEATURES = (
@@ -41,7 +40,7 @@ OF_FEATURES = (
 def test_a_capacity_plan_refuses_options_that_it_does_not_consider(
     plan: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
-    ran = CliRunner().invoke(app, ["what-if", *plan, *refused])
+    ran = typed("what-if", *plan, *refused)
     assert isinstance(ran.exception, BadSetting)  # exit code 2
     assert str(ran.exception).startswith(f"{refused[0]}: a capacity plan")
 

@@ -8,7 +8,7 @@ from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.tests.support.kept_headroom import adjusted, keep, report_three_hosts
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts
 from tests.support.placement_calls import must_take

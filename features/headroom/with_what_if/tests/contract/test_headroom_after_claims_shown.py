@@ -6,12 +6,12 @@ from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from features.headroom.after_claims import HeadroomAfter
 from features.headroom.controller import HeadroomController
-from features.headroom.tests.contract.test_headroom_command import Run
-from features.headroom.tests.contract.test_headroom_command import placement as placement
-from features.headroom.tests.contract.test_headroom_command import run as run
+from features.headroom.tests.support.headroom_command import Run
+from features.headroom.tests.support.headroom_command import placement as placement
+from features.headroom.tests.support.headroom_command import run as run
 from features.headroom.with_what_if.what_if_part import additions
 from features.what_if.messages import WhatIfAnswered
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.placement_builders import a_claim, an_order, on_hosts
 
 

@@ -5,8 +5,8 @@ from bus.sql.database import Database
 from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
 from features.groups.store import ServerGroups
 from features.nova.selecting import HostSelection
-from features.nova.tests.contract.test_host_selection import add_hosts, ask, hosts_of
-from placement_worker import Placement
+from features.nova.tests.support.selected_hosts import add_hosts, ask, hosts_of
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, an_order, on_hosts
 from tests.support.placement_calls import claim

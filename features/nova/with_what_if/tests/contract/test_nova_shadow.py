@@ -18,7 +18,7 @@ from features.nova.tests.support.nova_builders import a_spec
 from features.nova.tests.support.nova_notifications import START, a_group, asked, refused, selected, used
 from features.nova.with_what_if import shadow, shadow_store
 from features.nova.with_what_if.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.waiting import until

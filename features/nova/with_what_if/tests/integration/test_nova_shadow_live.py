@@ -15,7 +15,7 @@ from bus.sql.database import Database
 from features.nova.tests.support.nova_notifications import asked, refused, selected, used
 from features.nova.with_what_if import shadow, shadow_store
 from features.nova.with_what_if.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.waiting import until

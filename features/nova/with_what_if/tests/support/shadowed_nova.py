@@ -21,7 +21,7 @@ from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.tests.support.nova_builders import a_cloud
 from features.nova.tests.support.nova_notifications import START
 from features.nova.with_what_if.shadow import ShadowedNova, nova_shadow
-from placement_worker import Placement
+from placement_worker.testing import Placement
 from tests.support.buses import serving
 from tests.support.cloud_workers import a_scheduler
 from tests.support.placement_calls import silent_placement

@@ -6,9 +6,9 @@ from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from features.preemption.tests.contract.test_preempting_claims import HIGH, LOW, LOWER, a_victim, take, taking
-from features.preemption.tests.contract.test_preempting_claims import full_host as full_host
-from placement_worker import Placement
+from features.preemption.tests.support.preempting_claims import HIGH, LOW, LOWER, a_victim, take, taking
+from features.preemption.tests.support.preempting_claims import full_host as full_host
+from placement_worker.testing import Placement
 from tests.support.ids import uid
 
 

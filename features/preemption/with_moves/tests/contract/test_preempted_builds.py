@@ -1,8 +1,8 @@
 """Builds of a conductor that are preempted, or placed in the place of victims."""
 
-from cell_conductor.builds import Builds
+from cell_conductor.testing import Builds
 from features.preemption.messages import Vacating
-from tests.contract.test_builds import BUILT, ONE, arrived, check_that_destruction_is_repeated, placed
+from tests.support.cell_builds import BUILT, ONE, arrived, check_that_destruction_is_repeated, placed
 from tests.support.conductor_builders import CELL, Books
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock

@@ -16,10 +16,8 @@ from berth.services import Supervisor
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from compute_sim.agent_disk import AgentDisk, GuestFile
-from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.machines import SimAgent
-from compute_sim.worker import compute_sim
+from compute_sim.extension import AgentDisk, SimOptions
+from compute_sim.testing import Durations, FaultPlan, GuestFile, SimAgent, compute_sim
 from features.shared_queues.messages import HeartbeatRelayed
 from features.shared_queues.relayed_orders import with_shared_queues
 from tests.support.feature_parts import agent_parts
