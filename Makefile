@@ -70,7 +70,7 @@ ironic-test: $(VENV)/.stamp-dev $(IRONIC)/.stamp ## drive a real Ironic, and see
 nova-test: $(VENV)/.stamp-dev $(NOVA)/.stamp ## boot and move servers of a real Nova, with OpenStack Placement and with berth
 	@scripts/install-services
 	@scripts/install-mariadb
-	@$(BIN)/python -m pytest -q -s -m nova features/nova/tests/real $(ARGS)
+	@$(BIN)/python -m pytest -q -s -m nova features/nova $(ARGS)
 
 check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services
 	@scripts/check

@@ -190,7 +190,10 @@ BUILD_PREEMPTED = Topic(
     BuildPreempted,
     "an instance was deleted or shelved for a build of higher priority",
     "conductor",
-    "scheduler",
+    "scheduler, the client",
+    # without the feature that requeues shelved instances, no worker consumes it; it is repeated if it was lost
+    expected=False,
+    outsiders=True,
 )
 PREEMPTIONS = Query(
     "placement.preemptions",

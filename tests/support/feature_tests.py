@@ -3,13 +3,17 @@
 from importlib import import_module
 from types import ModuleType
 
-from berth.features import features, folder_of
+from berth.features import features, folder_of, joined_by
 
 
 def modules_of_tests(path: str) -> list[ModuleType]:
-    """Return the module at this path, such as `support.pages`, of the tests of each feature that has it."""
+    """Return the module at this path, such as `support.pages`, of the tests of each feature and join that has
+    it.
+    """
+    file = f"{path.replace('.', '/')}.py"
     return [
-        import_module(f"features.{feature.name}.tests.{path}")
+        import_module(f"features.{feature.name}.{folder}tests.{path}")
         for feature in features()
-        if (folder_of(feature) / "tests").joinpath(*path.split(".")).with_suffix(".py").exists()
+        for folder in ("", *(f"with_{name}." for name in joined_by(feature)))
+        if (folder_of(feature) / folder.replace(".", "/") / "tests" / file).exists()
     ]

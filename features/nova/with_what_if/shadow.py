@@ -21,14 +21,19 @@ from bus.rabbit.foreign.listener import ForeignListener
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
 from features.nova.bridge import MIRROR_ASKS, mirror_of
-from features.nova.core.fragmentation import free_memory
 from features.nova.core.notifications import (
     NO_VALID_HOST,
     NovaNotification,
     UnreadableNotification,
     notification_of,
 )
-from features.nova.core.observed_request import (
+from features.nova.core.request_spec import MalformedSpec, RequestSpec
+from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
+from features.nova.databases import NovaDatabases
+from features.nova.mirror import Mirror
+from features.nova.with_what_if import shadow_store
+from features.nova.with_what_if.core.fragmentation import free_memory
+from features.nova.with_what_if.core.observed_request import (
     check_decidable,
     independent,
     instances_of,
@@ -38,13 +43,14 @@ from features.nova.core.observed_request import (
     shown_host,
     shown_roots,
 )
-from features.nova.core.request_spec import MalformedSpec, RequestSpec
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome, merged_periods, of_instance, report
-from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
-from features.nova.databases import NovaDatabases
-from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
-from features.nova.mirror import Mirror
-from features.nova.with_what_if import shadow_store
+from features.nova.with_what_if.core.shadow_report import (
+    DecidedRequest,
+    NovaOutcome,
+    merged_periods,
+    of_instance,
+    report,
+)
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.with_what_if.unread_queues import UnreadQueues
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 

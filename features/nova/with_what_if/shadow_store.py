@@ -10,9 +10,9 @@ from bus import parts
 from bus.decisions import Decision
 from bus.sql.database import Database
 from bus.sql.statement import Statement, Transaction, deletes_oldest, sql
-from features.nova.core.fragmentation import FreeMemory
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome
-from features.nova.messages import MissingPeriod
+from features.nova.with_what_if.core.fragmentation import FreeMemory
+from features.nova.with_what_if.core.shadow_report import DecidedRequest, NovaOutcome
+from features.nova.with_what_if.messages import MissingPeriod
 
 PAGE = 5000
 LONGEST_TEXT = 4000  # characters

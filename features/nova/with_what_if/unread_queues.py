@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.foreign.listener import ForeignListener
-from features.nova.messages import UnreadQueue
+from features.nova.with_what_if.messages import UnreadQueue
 
 log = logging.getLogger(__name__)
 

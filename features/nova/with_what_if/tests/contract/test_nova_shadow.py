@@ -12,11 +12,11 @@ from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from features.nova.core.fragmentation import FreeMemory
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome
 from features.nova.tests.support.nova_builders import a_spec
 from features.nova.tests.support.nova_notifications import START, a_group, asked, refused, selected, used
 from features.nova.with_what_if import shadow, shadow_store
+from features.nova.with_what_if.core.fragmentation import FreeMemory
+from features.nova.with_what_if.core.shadow_report import DecidedRequest, NovaOutcome
 from features.nova.with_what_if.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
 from placement_worker.testing import Placement
 from tests.support.ids import uid

@@ -17,9 +17,9 @@ from bus.sql.migrations import migrate
 from features.nova.core.cloud import NovaCloud
 from features.nova.core.request_spec import RequestSpec, decoded
 from features.nova.databases import NovaDatabases
-from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.tests.support.nova_builders import a_cloud
 from features.nova.tests.support.nova_notifications import START
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.with_what_if.shadow import ShadowedNova, nova_shadow
 from placement_worker.testing import Placement
 from tests.support.buses import serving

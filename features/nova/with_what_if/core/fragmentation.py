@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from features.nova.core.cloud import NovaCloud, NovaHost
-from features.nova.core.observed_request import shown_host
 from features.nova.core.request_spec import NovaFlavor
+from features.nova.with_what_if.core.observed_request import shown_host
 
 MOST_STRANDING = 1000  # hosts on which an instance strands memory; with more, nothing is recorded
 

@@ -1,7 +1,7 @@
 """The pages about Nova, for tests of all pages of the control room."""
 
 from bus.worker import Worker
-from features.nova.tests.support.shadow_reports import SHADOWED, a_shadow_worker
+from features.nova.with_what_if.tests.support.shadow_reports import SHADOWED, a_shadow_worker
 
 PAGES = {"nova": "/nova?wait=1", "nova-instance": "/nova/{shadowed}"}
 VALUES = {"shadowed": SHADOWED}

@@ -9,7 +9,11 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from features.nova.core.cloud import NovaCloud
 from features.nova.core.notifications import NovaNotification, UnreadableNotification, notification_of
-from features.nova.core.observed_request import (
+from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded
+from features.nova.core.translation import BridgeOptions, CannotJudge, translated
+from features.nova.tests.support.nova_builders import CELL, a_cloud, a_host, a_spec, an_aggregate
+from features.nova.tests.support.nova_notifications import a_group, a_payload, asked, notification
+from features.nova.with_what_if.core.observed_request import (
     check_decidable,
     independent,
     instances_of,
@@ -19,10 +23,6 @@ from features.nova.core.observed_request import (
     shown_host,
     shown_roots,
 )
-from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded
-from features.nova.core.translation import BridgeOptions, CannotJudge, translated
-from features.nova.tests.support.nova_builders import CELL, a_cloud, a_host, a_spec, an_aggregate
-from features.nova.tests.support.nova_notifications import a_group, a_payload, asked, notification
 from tests.support.ids import uid
 
 CLOUD = a_cloud(

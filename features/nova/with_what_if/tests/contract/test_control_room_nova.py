@@ -7,9 +7,9 @@ import pytest
 from berth.kit import BadSetting
 from berth.kit.testing import commands_connect_by
 from bus.local import LocalBroker, LocalTransport
-from features.nova.core.report_shown import agreement
-from features.nova.messages import NOVA_REPORT, FindNovaReport
-from features.nova.tests.support.shadow_reports import SHADOWED, a_shadow_worker
+from features.nova.with_what_if.core.report_shown import agreement
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport
+from features.nova.with_what_if.tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid

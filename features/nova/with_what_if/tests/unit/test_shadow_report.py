@@ -6,9 +6,9 @@ import pytest
 
 from bus.reports import HostState
 from features.nova.core.cloud import NovaCloud, NovaHost
-from features.nova.core.fragmentation import free_memory
 from features.nova.core.request_spec import NovaFlavor
-from features.nova.core.shadow_report import (
+from features.nova.with_what_if.core.fragmentation import free_memory
+from features.nova.with_what_if.core.shadow_report import (
     DecidedRequest,
     NovaOutcome,
     imbalance,
@@ -17,7 +17,7 @@ from features.nova.core.shadow_report import (
     percentile,
     report,
 )
-from features.nova.messages import MissingPeriod, NovaReportFound
+from features.nova.with_what_if.messages import MissingPeriod, NovaReportFound
 
 
 def decided(number: int, *hosts: str, **fields: Any) -> DecidedRequest:

@@ -10,12 +10,17 @@ from pathlib import Path
 from bus.messages import BuildRequested
 from features.nova.core.cloud import NovaCell
 from features.nova.core.notifications import NovaNotification, notification_of
-from features.nova.core.observed_request import check_decidable, independent, instances_of, observed
 from features.nova.core.translation import BridgeOptions, translated
 from features.nova.tests.support.nova_builders import a_cloud, a_host
+from features.nova.with_what_if.core.observed_request import (
+    check_decidable,
+    independent,
+    instances_of,
+    observed,
+)
 from tests.support.ids import uid
 
-RECORDED = Path(__file__).parent.parent / "captures" / "nova.jsonl.gz"
+RECORDED = Path(__file__).parent.parent / "nova.jsonl.gz"
 CELL = "ff1ebcab-95ed-4e56-acee-e7b49e05ca03"
 CLOUD = a_cloud(
     *(a_host(number, cell=CELL, host=f"host-00{number}") for number in (1, 2, 3)),

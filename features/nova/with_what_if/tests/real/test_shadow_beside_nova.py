@@ -22,9 +22,9 @@ from deploy.nova_client import wait_until
 from deploy.nova_scheduling import berth_scheduling, bus_url
 from deploy.servers import find_binaries
 from features.nova.core.notifications import NovaNotification, notification_of
-from features.nova.messages import NOVA_REPORT, FindNovaReport, ObservedRequest
 from features.nova.tests.real.berth_beside import BerthBeside, berth_of
 from features.nova.tests.real.checks import SECONDS
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport, ObservedRequest
 from tests.support.servers import installed
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]

@@ -8,9 +8,21 @@ from msgspec.structs import replace
 from bus.clock import Clock
 from bus.decisions import Decision, Removal
 from bus.worker import Worker, answers
-from features.nova.core.fragmentation import FreeMemory
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome, merged_periods, of_instance, report
-from features.nova.messages import NOVA_REPORT, FindNovaReport, MissingPeriod, NovaReportFound, UnreadQueue
+from features.nova.with_what_if.core.fragmentation import FreeMemory
+from features.nova.with_what_if.core.shadow_report import (
+    DecidedRequest,
+    NovaOutcome,
+    merged_periods,
+    of_instance,
+    report,
+)
+from features.nova.with_what_if.messages import (
+    NOVA_REPORT,
+    FindNovaReport,
+    MissingPeriod,
+    NovaReportFound,
+    UnreadQueue,
+)
 from tests.support.ids import uid
 
 SHADOWED = uid(41)  # an instance that berth refused

@@ -18,8 +18,8 @@ from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, runnin
 from deploy.nova_client import wait_until
 from deploy.nova_configuration import API_DATABASE
 from deploy.servers import find_binaries, free_port
-from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.tests.real.checks import SECONDS
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from tests.support.servers import installed
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]

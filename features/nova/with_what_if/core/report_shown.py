@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from features.nova.messages import HostShare, NovaReportFound, ObservedRequest, Verdict
+from features.nova.with_what_if.messages import HostShare, NovaReportFound, ObservedRequest, Verdict
 
 PERIODS = {"1h": 3600.0, "24h": 86400.0, "7d": 604800.0}
 USUAL = "24h"

@@ -24,8 +24,8 @@ from control_room.kit import (
     soon,
     uuid_in,
 )
-from features.nova.core.report_shown import PERIODS, USUAL, report_shown, verdict_name
-from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
+from features.nova.with_what_if.core.report_shown import PERIODS, USUAL, report_shown, verdict_name
+from features.nova.with_what_if.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 
 SECONDS = 10.0
 LISTED = 50  # requests of each kind

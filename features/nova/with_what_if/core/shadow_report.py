@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from math import ceil, sqrt
 
 from bus.vocabulary import cause_of
-from features.nova.core.fragmentation import UNKNOWN, FreeMemory
 from features.nova.core.notifications import NO_VALID_HOST, Event
-from features.nova.messages import (
+from features.nova.with_what_if.core.fragmentation import UNKNOWN, FreeMemory
+from features.nova.with_what_if.messages import (
     HostShare,
     MissingPeriod,
     NovaReportFound,
