@@ -5,7 +5,7 @@ One request is decided at a time, as in the published simulations with which the
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
@@ -37,6 +37,7 @@ class HostSpec:
     resources: Mapping[str, int]
     traits: tuple[str, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
+    ratios: Mapping[str, float] = field(default_factory=dict)  # allocation ratios of the root; default: 1
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,19 @@ def provider_id(host: int, device: int | None = None) -> str:
     return f"{host:08x}-{0 if device is None else device + 1:04x}-4000-8000-{host:012x}"
 
 
-def inventories(resources: Mapping[str, int]) -> dict[str, Inventory]:
-    return {resource_class: Inventory(total=total) for resource_class, total in resources.items()}
+def host_number(held: Allocations) -> int:
+    """Return the number of the host of some allocations."""
+    return int(next(iter(held))[:8], 16)
+
+
+def inventories(
+    resources: Mapping[str, int], ratios: Mapping[str, float] | None = None
+) -> dict[str, Inventory]:
+    given = ratios or {}
+    return {
+        resource_class: Inventory(total=total, allocation_ratio=given.get(resource_class, 1.0))
+        for resource_class, total in resources.items()
+    }
 
 
 @dataclass(eq=False)
@@ -111,7 +123,7 @@ class TraceCloud:
 
     def _tree(self, number: int, spec: HostSpec) -> Tree:
         root = provider_id(number)
-        providers = [_provider(root, None, f"host-{number}", spec.resources, spec.traits)]
+        providers = [_provider(root, None, f"host-{number}", spec.resources, spec.traits, spec.ratios)]
         for nth, device in enumerate(spec.devices):
             uuid = provider_id(number, nth)
             self.devices[uuid] = number, nth
@@ -135,8 +147,13 @@ class TraceCloud:
 
 
 def _provider(
-    uuid: str, parent: str | None, name: str, resources: Mapping[str, int], traits: tuple[str, ...]
+    uuid: str,
+    parent: str | None,
+    name: str,
+    resources: Mapping[str, int],
+    traits: tuple[str, ...],
+    ratios: Mapping[str, float] | None = None,
 ) -> ProviderState:
-    stock = inventories(resources)
+    stock = inventories(resources, ratios)
     used = dict.fromkeys(stock, 0)
     return ProviderState(0, uuid, name, parent, 1, 1, stock, used, tuple(sorted(traits)), ())
