@@ -37,11 +37,12 @@ class CandidateValues:
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:
-    """Prefer what leaves most of use for the usual requests, so no GPUs without processors.
+    """Prefer the least used hosts while much is free, and later what leaves most for scarce usual requests.
 
     The value of a candidate is that of the host after it, less that before. One that leaves a tenth of an
-    average host less of use than the best counts half. While less than half of the cloud is used, emptier
-    hosts are preferred by up to `spread` of a host.
+    average host less of use than the best counts half. A usual shape counts the more, the scarcer it is.
+    While none is scarce, less used hosts are preferred by up to `spread` of a host. With the option
+    `spread = 0` all shapes count as scarce.
     """
     values = HostValues(spread)
 
@@ -57,8 +58,24 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
     def usable(view: View, shapes: Collection[Shape]) -> UsableCapacity:
         return UsableHosts(view.providers(), view.demand, shapes)
 
-    return Weigher("fragmentation", no_value, 0.0, of_ways=of_ways, half_at=HALF, usable=usable)
+    def packs() -> bool:
+        return values.scarcity is None or values.scarcity.overall >= 0.5
 
+    return Weigher(
+        "fragmentation",
+        no_value,
+        0.0,
+        of_ways=of_ways,
+        half_at=HALF,
+        usable=usable,
+        packs=packs,
+        decided_by=lambda: "" if values.scarcity is None else values.scarcity.sentence,
+    )
+
+
+# What the profile does, in the words of all documents.
+SPREADS = "spreads instances while much is free"
+KEEPS = "keeps hosts for usual requests that become scarce"
 
 # A failed build, a preferred trait and a soft rule about groups count more than any value. The other
 # weighers decide between hosts whose values are nearly equal: 0.005 is half a thousandth of a host.
@@ -67,6 +84,7 @@ _MULTIPLIERS = {
     "ram": 0.0,
     "cpu": 0.0,
     "disk": 0.0,
+    "hypervisor_version": 0.005,
     "pci": 0.0,
     "io_ops": -0.005,
     "load": -0.025,
@@ -75,7 +93,7 @@ _MULTIPLIERS = {
 }
 PROFILES = {
     "balanced": PlacementProfile(
-        says="places so that most remains usable for the usual requests, and spreads while much is free",
+        says=f"{SPREADS}, and {KEEPS}",
         is_default=True,
         multipliers=_MULTIPLIERS,
     ),

@@ -1,0 +1,75 @@
+"""The profile `balanced`: what it says is what it chooses, on an empty cloud, a scarce one and a full one."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.quality.__main__ import in_memory, policy_named
+from bench.quality.cloud import Asked, HostSpec, TraceCloud, host_number, provider_id
+from bench.quality.contention import nearly_empty
+from bus.requests import Flavor
+from bus.vocabulary import Allocations
+
+ROOT = Path(__file__).parents[4]
+SAYS = {"spreads instances while much is free": ROOT / "features/fragmentation/README.md"}
+HOST = HostSpec({"VCPU": 16, "MEMORY_MB": 64})
+SMALL = Asked(Flavor(name="small", vcpus=1, memory_mb=4))
+LARGE = Asked(Flavor(name="large", vcpus=8, memory_mb=32))
+
+
+class SmallCloud:
+    """Equal hosts on which instances are placed, with the number of each instance's host."""
+
+    def __init__(self, hosts: int) -> None:
+        self._cloud = TraceCloud([HOST] * hosts, policy_named("balanced"), 1)
+
+    def place(self, asked: Asked) -> tuple[int, Allocations]:
+        held = self._cloud.place(asked)
+        assert held is not None
+        return host_number(held), held
+
+    def use(self, cpus: Sequence[int]) -> None:
+        """Use these processors of each host, and as much of its memory."""
+        for host, used in enumerate(cpus):
+            amounts = {"VCPU": used, "MEMORY_MB": 4 * used}
+            self._cloud.placement.change({provider_id(host): amounts}, 1)
+
+    def ask(self, asked: Asked, times: int) -> None:
+        """Let requests be counted as usual, without instances that remain."""
+        for _ in range(times):
+            _, held = self.place(asked)
+            self._cloud.release(held)
+
+    def close(self) -> None:
+        self._cloud.close()
+
+
+@pytest.fixture
+def cloud() -> Iterator[SmallCloud]:
+    opened = SmallCloud(6)
+    opened.ask(SMALL, 20)
+    opened.ask(LARGE, 20)
+    yield opened
+    opened.close()
+
+
+def test_while_much_is_free_each_instance_gets_an_empty_host(cloud: SmallCloud) -> None:
+    assert {cloud.place(LARGE)[0] for _ in range(3)} | {cloud.place(SMALL)[0] for _ in range(3)} == {
+        *range(6)
+    }
+
+
+def test_when_large_shapes_are_scarce_small_ones_go_where_no_large_one_fits(cloud: SmallCloud) -> None:
+    cloud.use((10, 10, 10, 10, 8, 8))
+    assert {cloud.place(SMALL)[0] for _ in range(12)} <= {0, 1, 2, 3}  # hosts 4 and 5 are emptier
+
+
+def test_in_a_full_cloud_the_smallest_rest_is_used_first(cloud: SmallCloud) -> None:
+    cloud.use((15, 16, 16, 16, 16, 8))
+    assert cloud.place(SMALL)[0] == 0
+
+
+def test_a_boot_for_each_host_of_an_empty_cloud_uses_all_hosts() -> None:
+    found = nearly_empty(in_memory("balanced"), 1)
+    assert (found["hosts used"], found["lost with one host"]) == (100, 1)
