@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from berth.kit.instant_cloud import InstantCloud, InstantPlacement
 from bus.clock import Clock
-from bus.messages import BuildRequested
+from bus.messages import BuildRequested, HostFailed, HostReported
 from bus.reports import Inventory
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
@@ -136,8 +136,18 @@ class TraceCloud:
 
     def place(self, asked: Asked) -> Allocations | None:
         """Place an instance, and return its allocations; None if no host fits."""
-        placed = self._loop.run_until_complete(self._cloud.place(request_for(asked, self._ids)))
+        return self.place_request(request_for(asked, self._ids))
+
+    def place_request(self, request: BuildRequested) -> Allocations | None:
+        placed = self._loop.run_until_complete(self._cloud.place(request))
         return placed[0].chosen.choice.allocations if placed else None
+
+    def handle(self, message: HostReported | HostFailed) -> None:
+        """Let the scheduler handle a message about a host."""
+        if isinstance(message, HostFailed):
+            self._loop.run_until_complete(self.scheduler.on_host_failed(message))
+        else:
+            self._loop.run_until_complete(self.scheduler.handle(message))
 
     def release(self, held: Allocations) -> None:
         self.placement.change(held, -1)

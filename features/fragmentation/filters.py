@@ -92,11 +92,7 @@ _MULTIPLIERS = {
     "image_cached": 0.005,
 }
 PROFILES = {
-    "balanced": PlacementProfile(
-        says=f"{SPREADS}, and {KEEPS}",
-        is_default=True,
-        multipliers=_MULTIPLIERS,
-    ),
+    "balanced": PlacementProfile(says=f"{SPREADS}, and {KEEPS}", is_default=True, multipliers=_MULTIPLIERS),
     "pack": PlacementProfile(
         says="places so that most remains usable for the usual requests",
         multipliers=_MULTIPLIERS,

@@ -8,8 +8,16 @@ import pytest
 from bench.quality.__main__ import in_memory, policy_named
 from bench.quality.cloud import Asked, HostSpec, TraceCloud, host_number, provider_id
 from bench.quality.contention import nearly_empty
-from bus.requests import Flavor
+from berth.kit.decision_output import funnel
+from bus.decisions import Decision, Record, RecordedHost, RecordedScale
+from bus.queries import FindCandidates
+from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
+from features.fragmentation.core.scarcity import needs_devices
+from features.fragmentation.filters import KEEPS, SPREADS
+from scheduler_worker import PROFILES
+from scheduler_worker.core.extension import shape_of
+from tests.support.ids import uid
 
 ROOT = Path(__file__).parents[4]
 SAYS = {"spreads instances while much is free": ROOT / "features/fragmentation/README.md"}
@@ -22,7 +30,8 @@ class SmallCloud:
     """Equal hosts on which instances are placed, with the number of each instance's host."""
 
     def __init__(self, hosts: int) -> None:
-        self._cloud = TraceCloud([HOST] * hosts, policy_named("balanced"), 1)
+        self.policy = policy_named("balanced")
+        self._cloud = TraceCloud([HOST] * hosts, self.policy, 1)
 
     def place(self, asked: Asked) -> tuple[int, Allocations]:
         held = self._cloud.place(asked)
@@ -40,6 +49,11 @@ class SmallCloud:
         for _ in range(times):
             _, held = self.place(asked)
             self._cloud.release(held)
+
+    def decided_by(self) -> str:
+        (weigher,) = self.policy.of_ways
+        assert weigher.decided_by is not None
+        return weigher.decided_by()
 
     def close(self) -> None:
         self._cloud.close()
@@ -73,3 +87,46 @@ def test_in_a_full_cloud_the_smallest_rest_is_used_first(cloud: SmallCloud) -> N
 def test_a_boot_for_each_host_of_an_empty_cloud_uses_all_hosts() -> None:
     found = nearly_empty(in_memory("balanced"), 1)
     assert (found["hosts used"], found["lost with one host"]) == (100, 1)
+
+
+@pytest.mark.parametrize("document", ["features/fragmentation/README.md", "docs/scheduler.md", "berth rules"])
+def test_documents_and_the_profile_say_the_same(document: str) -> None:
+    text = PROFILES["balanced"].says if document == "berth rules" else (ROOT / document).read_text("utf-8")
+    assert f"{SPREADS}, and {KEEPS}" in " ".join(text.split())
+
+
+def test_the_scarcest_shape_is_named_once_one_is_scarce(cloud: SmallCloud) -> None:
+    cloud.place(SMALL)
+    assert cloud.decided_by() == ""
+    cloud.use((10, 10, 10, 10, 8, 7))
+    cloud.place(SMALL)
+    assert cloud.decided_by() == "scarce: 32 MEMORY_MB, 8 VCPU (2 more fit)"
+
+
+def test_the_profile_packs_once_most_of_the_demand_is_scarce(cloud: SmallCloud) -> None:
+    cloud.place(SMALL)
+    assert not cloud.policy.packs
+    cloud.use((10, 10, 10, 10, 8, 7))
+    cloud.place(SMALL)
+    assert cloud.policy.packs
+
+
+def test_the_profile_pack_packs_from_the_beginning() -> None:
+    assert policy_named("pack").packs
+    assert not policy_named("spread").packs
+
+
+def test_shapes_of_devices_are_those_with_groups_for_devices() -> None:
+    gpu = ResourceGroup(suffix="_g", resources={"CUSTOM_GPU": 1})
+    node = ResourceGroup(suffix="_n", resources={"VCPU": 2, "MEMORY_MB": 8})
+    port = ResourceGroup(suffix="_p", resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
+    plain = ResourceGroup(resources={"VCPU": 2, "CUSTOM_GPU": 1})
+    for group, needs in ((gpu, True), (node, False), (port, False), (plain, False)):
+        assert needs_devices(shape_of(FindCandidates(groups=(group,)))) == needs
+
+
+def test_the_scarcest_shape_is_printed_above_the_ranked_hosts() -> None:
+    scale = RecordedScale("fragmentation", 1.0, 0.0, 1.0, False, "scarce: 8 VCPU (2 more fit)")
+    record = Record(seed="s", scales=(scale,), hosts=(RecordedHost(uid(1), "host1", (1.0,)),))
+    lines = [line.plain for line in funnel(Decision(record=record), 100)]
+    assert "    fragmentation: scarce: 8 VCPU (2 more fit)" in lines
