@@ -22,6 +22,7 @@ from scheduler_worker.core.extension import (
 )
 
 SPREAD = 0.02
+PACKED = 0.9  # mean scarcity from which on hosts with little free capacity are preferred in most choices
 HALF = 0.1  # what counts half leaves this much less of use than the best, in average hosts
 
 
@@ -59,7 +60,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
         return UsableHosts(view.providers(), view.demand, shapes)
 
     def packs() -> bool:
-        return values.scarcity is None or values.scarcity.overall >= 0.5
+        return values.scarcity is None or values.scarcity.overall >= PACKED
 
     return Weigher(
         "fragmentation",

@@ -20,7 +20,7 @@ LASTS = 1.3  # how often what is used now must fit again, so that a shape is not
 STEEPNESS = 2.0  # a shape is scarce when the part 1 ÷ STEEPNESS of that is missing
 COMMON = 0.1  # part of the usual requests that ask for a common class
 RECOUNTED = 32  # copies are counted again when one of so many hosts has changed
-CHANGED = 0.02  # part of the demand whose scarcity must have changed until hosts are valued anew
+CHANGED = 0.05  # part of the demand whose scarcity must have changed until hosts are valued anew
 AT_ONCE = 4096  # hosts whose copies are computed together
 # Classes of which the instances of a host use parts: groups of them are for NUMA nodes, not devices.
 DIVISIBLE = frozenset(("VCPU", "PCPU", "MEMORY_MB", "DISK_GB"))

@@ -10,7 +10,6 @@ copies of the shape could use until one resource runs out. To this is added:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor
 
 import numpy as np
 
@@ -278,12 +277,13 @@ class LoneHosts:
     """
 
     def __init__(self, table: ShapeTable) -> None:
-        self._rows: list[tuple[float, list[tuple[int, float]]]] = [
-            (weight, []) for weight in table.weights.tolist()
-        ]
+        shapes, classes = len(table.weights), len(table.classes)
+        self._weights = table.weights
+        self._rates: Floats = np.zeros((classes, shapes))  # 1 ÷ amounts
+        self._unasked: Floats = np.full((classes, shapes), UNLIMITED)  # 0 where a shape asks for a class
         for c, (asking, per_amount) in enumerate(table.split):
-            for s, rate in zip(asking.tolist(), per_amount.tolist(), strict=True):
-                self._rows[s][1].append((c, rate))
+            self._rates[c, asking] = per_amount
+            self._unasked[c, asking] = 0.0
         self._of_unknown = table.of_unknown
         self._counted = [c for c, by in enumerate(table.scale.tolist()) if by]
 
@@ -295,19 +295,22 @@ class LoneHosts:
         self, free: Sequence[float], per_whole: Sequence[float], size: float, shared: Sequence[int] = ()
     ) -> float:
         """Return the value of a host with these amounts. `shared`: classes that a pool supplies."""
-        total = 0.0
-        for weight, rates in self._rows:
-            least = UNLIMITED
-            for c, rate in rates:
-                copies = free[c] * rate
-                if copies < least and c not in shared:
-                    least = copies
-            if least < UNLIMITED or not shared:
-                total += weight * floor(least + ROUNDING)
         for c in self._counted:
             if by := per_whole[c]:
                 size *= free[c] * by
-        return total + self._of_unknown * size
+        of_unknown = self._of_unknown * size
+        if not self._weights.size:
+            return of_unknown
+        copies: Floats = self._rates * np.array(free, np.float64)[:, np.newaxis]
+        copies += self._unasked
+        if shared:
+            copies[list(shared)] = UNLIMITED
+        copies = copies.min(axis=0)
+        copies += ROUNDING
+        np.floor(copies, out=copies)
+        if shared:
+            copies[copies >= UNLIMITED] = 0.0
+        return float(self._weights @ copies) + of_unknown
 
 
 def copies_apart(units: Floats, count: int) -> Floats:

@@ -125,7 +125,7 @@ class SlowScarcity:
         if usual.version == self._version:
             changes = zip(found, self.of_shapes, weights, strict=True)
             changed = sum(abs(now - before) * weight for now, before, weight in changes)
-            if changed < 0.02 * sum(weights):
+            if changed < 0.05 * sum(weights):
                 return
         self._version, self.of_shapes = usual.version, found
         counted = [
