@@ -137,6 +137,7 @@ def numa_lines(
     trace: Sequence[numa_trace.NumaInstance],
     starts: Sequence[int],
     policies: Mapping[str, ChoicePolicy],
+    forgets: bool = False,
 ) -> Iterator[Line]:
     metric = "wait"
     for policy, figure in numa_trace.PUBLISHED.get(name, {}).items():
@@ -146,7 +147,8 @@ def numa_lines(
         run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
         yield means(name, metric, policy, run, [0], "here")
     for policy, chosen in policies.items():
-        yield means(name, metric, policy, partial(numa_trace.with_berth, trace, starts, chosen), [0])
+        run_berth = partial(numa_trace.with_berth, trace, starts, chosen, forgets=forgets)
+        yield means(name, metric, f"{policy}, demand forgotten" if forgets else policy, run_berth, [0])
 
 
 def vm_lines(
@@ -213,10 +215,13 @@ def _lines(given: argparse.Namespace, compared: ComparedPolicies, seeds: Sequenc
     if given.numa:
         trace = numa_trace.read(given.numa)
         if given.starts:
-            yield from numa_lines("valid", trace, np.load(given.starts).tolist(), compared.policies)
+            yield from numa_lines(
+                "valid", trace, np.load(given.starts).tolist(), compared.policies, given.forget
+            )
         else:
             starts = numa_trace.random_starts(trace, 150, seeds[0])
-            yield from numa_lines(f"150 random starts, seed {seeds[0]}", trace, starts, compared.policies)
+            name = f"150 random starts, seed {seeds[0]}"
+            yield from numa_lines(name, trace, starts, compared.policies, given.forget)
     for path in given.vm:
         factors = [float(factor) for factor in given.factors.split(",")]
         yield from vm_lines(path.stem, vm_trace.read(path), factors, compared.clouds)
@@ -258,6 +263,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--vm", type=Path, nargs="*", default=[], help="samples of Azure's packing trace (CSV)"
     )
     parser.add_argument("--contention", action="store_true", help="only how evenly synthetic clouds are used")
+    parser.add_argument("--forget", action="store_true", help="--numa: forget the demand between episodes")
     parser.add_argument("--factors", default="1.0", help="hosts for --vm, as factors of the lower bound")
     parser.add_argument(
         "--policies",

@@ -3,8 +3,10 @@
 A lost copy of a shape costs nothing while instances could use about as much again as all instances use now:
 until then, capacity returns. So a shape begins to be scarce when the share of its copies that still fits is
 less than LASTS × the used share of the cloud, and is scarce when it is half of that. Used is what is used of
-the scarcest class that a tenth of the usual requests ask for. Devices have no neighbours, so a shape with
-devices is always scarce: spreading it gains nothing.
+the scarcest class that a tenth of the usual requests ask for.
+
+A shape with groups for single providers, such as GPUs or NUMA nodes, is always scarce. A device has no
+neighbours, so spreading gains nothing; and of hosts that are cut in such parts few fit large shapes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,16 +24,13 @@ COMMON = 0.1  # part of the usual requests that ask for a common class
 RECOUNTED = 32  # copies are counted again when one of so many hosts has changed
 CHANGED = 0.05  # part of the demand whose scarcity must have changed until hosts are valued anew
 AT_ONCE = 4096  # hosts whose copies are computed together
-# Classes of which the instances of a host use parts: groups of them are for NUMA nodes, not devices.
-DIVISIBLE = frozenset(("VCPU", "PCPU", "MEMORY_MB", "DISK_GB"))
-OF_NETWORKS = "NET_"
+OF_NETWORKS = "NET_"  # begin of the classes of which the ports of many instances share a provider
 
 
-def needs_devices(shape: Shape) -> bool:
-    """Return whether a shape has a request group for a device, such as a GPU."""
+def needs_parts(shape: Shape) -> bool:
+    """Return whether a shape has a request group for one device or NUMA node."""
     return any(
-        not group.is_split
-        and not any(name in DIVISIBLE or name.startswith(OF_NETWORKS) for name, _ in group.resources)
+        not group.is_split and not any(name.startswith(OF_NETWORKS) for name, _ in group.resources)
         for group in shape.groups
     )
 
@@ -43,7 +42,7 @@ class Scarcity:
         self._usual = usual
         self._shapes = shapes
         self._table = table
-        self._always = np.array([needs_devices(shape) for shape in usual.shapes], np.bool_)
+        self._always = np.array([needs_parts(shape) for shape in usual.shapes], np.bool_)
         self._common = self._common_classes()
         # by shape: its weight in `overall`, which is 0 if it asks for a class that is not common
         common = {name for name, c in table.number.items() if self._common[c]}
@@ -129,7 +128,7 @@ class Scarcity:
         return max(float(shares.max(initial=0.0)), 0.0)
 
     def _sentence(self) -> str:
-        """Return which shape is scarcest, by what its loss costs; "" if none is that needs no device."""
+        """Return which shape is scarcest, by what its loss costs; "" if none is that is not always scarce."""
         costs = np.where(self._always, 0.0, self.of_shapes * self._shapes.weights)
         if not costs.any():
             return ""

@@ -13,7 +13,7 @@ from bus.decisions import Decision, Record, RecordedHost, RecordedScale
 from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
-from features.fragmentation.core.scarcity import needs_devices
+from features.fragmentation.core.scarcity import needs_parts
 from features.fragmentation.filters import KEEPS, SPREADS
 from scheduler_worker import PROFILES
 from scheduler_worker.core.extension import shape_of
@@ -116,13 +116,13 @@ def test_the_profile_pack_packs_from_the_beginning() -> None:
     assert not policy_named("spread").packs
 
 
-def test_shapes_of_devices_are_those_with_groups_for_devices() -> None:
+def test_shapes_of_parts_are_those_with_groups_for_devices_or_numa_nodes() -> None:
     gpu = ResourceGroup(suffix="_g", resources={"CUSTOM_GPU": 1})
     node = ResourceGroup(suffix="_n", resources={"VCPU": 2, "MEMORY_MB": 8})
     port = ResourceGroup(suffix="_p", resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
     plain = ResourceGroup(resources={"VCPU": 2, "CUSTOM_GPU": 1})
-    for group, needs in ((gpu, True), (node, False), (port, False), (plain, False)):
-        assert needs_devices(shape_of(FindCandidates(groups=(group,)))) == needs
+    for group, needs in ((gpu, True), (node, True), (port, False), (plain, False)):
+        assert needs_parts(shape_of(FindCandidates(groups=(group,)))) == needs
 
 
 def test_the_scarcest_shape_is_printed_above_the_ranked_hosts() -> None:
