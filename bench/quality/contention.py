@@ -58,7 +58,7 @@ def evenness(shares: Floats, instances: Floats) -> dict[str, float]:
 
 @dataclass(eq=False)
 class UsedHosts:
-    """What instances use of each host, with the cloud that chooses the hosts."""
+    """The used amounts of each host, with the cloud that chooses the hosts."""
 
     open_cloud: OpenCloud
     hosts: int
