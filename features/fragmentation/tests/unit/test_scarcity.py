@@ -26,7 +26,7 @@ SMALL = Asked(Flavor(name="small", vcpus=1, memory_mb=4))
 LARGE = Asked(Flavor(name="large", vcpus=8, memory_mb=32))
 
 
-class SmallCloud:
+class CloudOfEqualHosts:
     """Equal hosts on which instances are placed, with the number of each instance's host."""
 
     def __init__(self, hosts: int) -> None:
@@ -60,26 +60,26 @@ class SmallCloud:
 
 
 @pytest.fixture
-def cloud() -> Iterator[SmallCloud]:
-    opened = SmallCloud(6)
+def cloud() -> Iterator[CloudOfEqualHosts]:
+    opened = CloudOfEqualHosts(6)
     opened.ask(SMALL, 20)
     opened.ask(LARGE, 20)
     yield opened
     opened.close()
 
 
-def test_while_much_is_free_each_instance_gets_an_empty_host(cloud: SmallCloud) -> None:
+def test_while_much_is_free_each_instance_gets_an_empty_host(cloud: CloudOfEqualHosts) -> None:
     assert {cloud.place(LARGE)[0] for _ in range(3)} | {cloud.place(SMALL)[0] for _ in range(3)} == {
         *range(6)
     }
 
 
-def test_when_large_shapes_are_scarce_small_ones_go_where_no_large_one_fits(cloud: SmallCloud) -> None:
+def test_when_large_shapes_are_scarce_small_ones_go_where_no_large_one_fits(cloud: CloudOfEqualHosts) -> None:
     cloud.use((10, 10, 10, 10, 8, 8))
     assert {cloud.place(SMALL)[0] for _ in range(12)} <= {0, 1, 2, 3}  # hosts 4 and 5 are emptier
 
 
-def test_in_a_full_cloud_the_smallest_rest_is_used_first(cloud: SmallCloud) -> None:
+def test_in_a_full_cloud_the_smallest_rest_is_used_first(cloud: CloudOfEqualHosts) -> None:
     cloud.use((15, 16, 16, 16, 16, 8))
     assert cloud.place(SMALL)[0] == 0
 
@@ -95,7 +95,7 @@ def test_documents_and_the_profile_say_the_same(document: str) -> None:
     assert f"{SPREADS}, and {KEEPS}" in " ".join(text.split())
 
 
-def test_the_scarcest_shape_is_named_once_one_is_scarce(cloud: SmallCloud) -> None:
+def test_the_scarcest_shape_is_named_once_one_is_scarce(cloud: CloudOfEqualHosts) -> None:
     cloud.place(SMALL)
     assert cloud.decided_by() == ""
     cloud.use((10, 10, 10, 10, 8, 7))
@@ -103,7 +103,7 @@ def test_the_scarcest_shape_is_named_once_one_is_scarce(cloud: SmallCloud) -> No
     assert cloud.decided_by() == "scarce: 32 MEMORY_MB, 8 VCPU (2 more fit)"
 
 
-def test_the_profile_packs_once_most_of_the_demand_is_scarce(cloud: SmallCloud) -> None:
+def test_the_profile_packs_once_most_of_the_demand_is_scarce(cloud: CloudOfEqualHosts) -> None:
     cloud.place(SMALL)
     assert not cloud.policy.packs
     cloud.use((10, 10, 10, 10, 8, 7))
