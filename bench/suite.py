@@ -16,7 +16,6 @@ from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.features import added, features
 from berth.loadtest import MIX, LoadPlan, mixed, percentile
-from scheduler_worker import SPREAD
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
@@ -137,7 +136,7 @@ def rates(sizes: BenchSizes) -> Figures:
 def decisions(sizes: BenchSizes) -> Figures:
     found = []
     for flavors in (1, sizes.flavors):
-        chosen = policy(SPREAD)
+        chosen = policy()
         work = decisions_a_second(sizes.hosts, flavors, REQUESTS_AT_ONCE, sizes.decisions, chosen)
         name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
         found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))

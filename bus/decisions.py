@@ -58,6 +58,7 @@ class RecordedScale(Compact, frozen=True):
     lowest: Number
     highest: Number
     clamped: bool = False  # values below the lowest count as the lowest
+    decided_by: Text = ""  # what decided the values, such as a shape of which few copies fit
 
 
 class RecordedHost(Compact, frozen=True):

@@ -4,6 +4,7 @@
     python -m bench.quality --gpu FOLDER --workloads default,gpushare40 --seeds 1-5
     python -m bench.quality --numa Huawei-East-1-lt.csv --starts valid_random_time_150.npy
     python -m bench.quality --vm batched_relevant-vm-1pcnt_1.csv --factors 1.0,1.04
+    python -m bench.quality --contention --seeds 11-12              # how evenly clouds of VMs are used
     python -m bench.quality --live --policies balanced --seeds 1    # also on RabbitMQ and PostgreSQL
 
 The real decision code runs over placement's index in memory; claims are granted immediately. With --live,
@@ -24,11 +25,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.quality import gpu_trace, numa_trace, vm_trace
+from bench.quality import contention, gpu_trace, numa_trace, vm_trace
 from bench.quality.cloud import OpenCloud, TraceCloud
 from bench.quality.live import LiveCloud
-from scheduler_worker import SPREAD, ChoicePolicy
+from scheduler_worker import ChoicePolicy, default_profile
 
+AMPLE = 1.2  # from which factor of the bound on it matters how evenly hosts are used
 EPISODES = 20  # of the synthetic trace of NUMA nodes
 UNLIMITED = 1_000_000  # builds in progress on a host: no agent reports that they have ended
 # Requests follow each other faster than in the trace, so builds of the last seconds must not count.
@@ -51,7 +53,7 @@ Run = Callable[[int], dict[str, float]]
 
 def parts_of_policy(name: str) -> tuple[str, dict[str, float]]:
     """Return the profile that the name of a policy contains, and its changes of weighers."""
-    profile, changes = SPREAD, {}
+    profile, changes = default_profile(), {}
     for part in map(str.strip, name.split(",")):
         weigher, is_change, multiplier = part.partition("=")
         if is_change:
@@ -103,9 +105,18 @@ def compared_policies(names: str, also_live: bool) -> ComparedPolicies:
 
 
 def means(workload: str, metric: str, policy: str, run: Run, seeds: Sequence[int], by: str = "berth") -> Line:
+    return next(each_mean(workload, policy, run, seeds, by, [metric]))
+
+
+def each_mean(
+    workload: str, policy: str, run: Run, seeds: Sequence[int], by: str = "berth", metrics: Sequence[str] = ()
+) -> Iterator[Line]:
+    """Yield the mean over seeds of each figure of some runs, or of the given ones."""
     begun = process_time()
-    figure = fmean([run(seed)[metric] for seed in seeds])
-    return Line(workload, metric, policy, figure, by, process_time() - begun)
+    found = [run(seed) for seed in seeds]
+    taken = process_time() - begun
+    for metric in metrics or found[0]:
+        yield Line(workload, metric, policy, fmean([figures[metric] for figures in found]), by, taken)
 
 
 def gpu_lines(
@@ -126,6 +137,7 @@ def numa_lines(
     trace: Sequence[numa_trace.NumaInstance],
     starts: Sequence[int],
     policies: Mapping[str, ChoicePolicy],
+    forgets: bool = False,
 ) -> Iterator[Line]:
     metric = "wait"
     for policy, figure in numa_trace.PUBLISHED.get(name, {}).items():
@@ -135,7 +147,8 @@ def numa_lines(
         run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
         yield means(name, metric, policy, run, [0], "here")
     for policy, chosen in policies.items():
-        yield means(name, metric, policy, partial(numa_trace.with_berth, trace, starts, chosen), [0])
+        run_berth = partial(numa_trace.with_berth, trace, starts, chosen, forgets=forgets)
+        yield means(name, metric, f"{policy}, demand forgotten" if forgets else policy, run_berth, [0])
 
 
 def vm_lines(
@@ -150,9 +163,21 @@ def vm_lines(
                 trace, vm_trace.PlainFleet(hosts, best)
             )
             yield means(workload, metric, policy, run, [0], "here")
+        metrics = (metric, *contention.EVENNESS) if factor >= AMPLE else (metric,)
         for policy, opened in clouds.items():
             run_berth = partial(vm_trace.with_berth, trace, hosts, opened)
-            yield means(workload, metric, policy, run_berth, [0])
+            yield from each_mean(workload, policy, run_berth, [0], metrics=metrics)
+
+
+def contention_lines(clouds: Mapping[str, OpenCloud], seeds: Sequence[int]) -> Iterator[Line]:
+    """Yield how evenly clouds of virtual machines are used, from an almost empty one to a full one."""
+    for policy, opened in clouds.items():
+        run = partial(contention.nearly_empty, opened)
+        yield from each_mean(f"{contention.HOSTS} boots, as many hosts", policy, run, seeds)
+    for share in contention.SHARES:
+        for policy, opened in clouds.items():
+            run = partial(contention.steady, share, opened)
+            yield from each_mean(f"steady, {share:.0%} used", policy, run, seeds)
 
 
 def synthetic_lines(compared: ComparedPolicies, seeds: Sequence[int]) -> Iterator[Line]:
@@ -162,6 +187,11 @@ def synthetic_lines(compared: ComparedPolicies, seeds: Sequence[int]) -> Iterato
     starts = numa_trace.random_starts(trace, EPISODES, 1)
     yield from numa_lines("numa (synthetic)", trace, starts, compared.policies)
     yield from vm_lines("vm (synthetic)", vm_trace.synthetic(1), [1.0], compared.clouds)
+    yield from contention_lines(in_memory_only(compared), seeds[:1])
+
+
+def in_memory_only(compared: ComparedPolicies) -> Mapping[str, OpenCloud]:
+    return {name: compared.clouds[name] for name in compared.policies}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -176,17 +206,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _lines(given: argparse.Namespace, compared: ComparedPolicies, seeds: Sequence[int]) -> Iterator[Line]:
-    if not (given.gpu or given.numa or given.vm):
+    if given.contention:
+        yield from contention_lines(in_memory_only(compared), seeds)
+    elif not (given.gpu or given.numa or given.vm):
         yield from synthetic_lines(compared, seeds)
     for workload in given.workloads.split(",") if given.gpu else ():
         yield from gpu_lines(workload, gpu_trace.read(given.gpu, workload), compared.clouds, seeds)
     if given.numa:
         trace = numa_trace.read(given.numa)
         if given.starts:
-            yield from numa_lines("valid", trace, np.load(given.starts).tolist(), compared.policies)
+            yield from numa_lines(
+                "valid", trace, np.load(given.starts).tolist(), compared.policies, given.forget
+            )
         else:
             starts = numa_trace.random_starts(trace, 150, seeds[0])
-            yield from numa_lines(f"150 random starts, seed {seeds[0]}", trace, starts, compared.policies)
+            name = f"150 random starts, seed {seeds[0]}"
+            yield from numa_lines(name, trace, starts, compared.policies, given.forget)
     for path in given.vm:
         factors = [float(factor) for factor in given.factors.split(",")]
         yield from vm_lines(path.stem, vm_trace.read(path), factors, compared.clouds)
@@ -198,7 +233,7 @@ def table_of(lines: Sequence[Line]) -> Table:
         new = before is None or before.workload != line.workload
         table.add_row(
             line.workload if new else "",
-            line.metric if new else "",
+            line.metric if new or before is None or before.metric != line.metric else "",
             line.policy,
             f"{line.figure:,.2f}" if line.metric == "allocated" else f"{line.figure:,.0f}",
             line.decided_by,
@@ -227,6 +262,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--vm", type=Path, nargs="*", default=[], help="samples of Azure's packing trace (CSV)"
     )
+    parser.add_argument("--contention", action="store_true", help="only how evenly synthetic clouds are used")
+    parser.add_argument("--forget", action="store_true", help="--numa: forget the demand between episodes")
     parser.add_argument("--factors", default="1.0", help="hosts for --vm, as factors of the lower bound")
     parser.add_argument(
         "--policies",

@@ -5,13 +5,13 @@ One request is decided at a time, as in the published simulations with which the
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
 from berth.kit.instant_cloud import InstantCloud, InstantPlacement
 from bus.clock import Clock
-from bus.messages import BuildRequested
+from bus.messages import BuildRequested, HostFailed, HostReported
 from bus.reports import Inventory
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
@@ -37,6 +37,7 @@ class HostSpec:
     resources: Mapping[str, int]
     traits: tuple[str, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
+    ratios: Mapping[str, float] = field(default_factory=dict)  # allocation ratios of the root; default: 1
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,19 @@ def provider_id(host: int, device: int | None = None) -> str:
     return f"{host:08x}-{0 if device is None else device + 1:04x}-4000-8000-{host:012x}"
 
 
-def inventories(resources: Mapping[str, int]) -> dict[str, Inventory]:
-    return {resource_class: Inventory(total=total) for resource_class, total in resources.items()}
+def host_number(held: Allocations) -> int:
+    """Return the number of the host of some allocations."""
+    return int(next(iter(held))[:8], 16)
+
+
+def inventories(
+    resources: Mapping[str, int], ratios: Mapping[str, float] | None = None
+) -> dict[str, Inventory]:
+    given = ratios or {}
+    return {
+        resource_class: Inventory(total=total, allocation_ratio=given.get(resource_class, 1.0))
+        for resource_class, total in resources.items()
+    }
 
 
 @dataclass(eq=False)
@@ -111,7 +123,7 @@ class TraceCloud:
 
     def _tree(self, number: int, spec: HostSpec) -> Tree:
         root = provider_id(number)
-        providers = [_provider(root, None, f"host-{number}", spec.resources, spec.traits)]
+        providers = [_provider(root, None, f"host-{number}", spec.resources, spec.traits, spec.ratios)]
         for nth, device in enumerate(spec.devices):
             uuid = provider_id(number, nth)
             self.devices[uuid] = number, nth
@@ -124,8 +136,18 @@ class TraceCloud:
 
     def place(self, asked: Asked) -> Allocations | None:
         """Place an instance, and return its allocations; None if no host fits."""
-        placed = self._loop.run_until_complete(self._cloud.place(request_for(asked, self._ids)))
+        return self.place_request(request_for(asked, self._ids))
+
+    def place_request(self, request: BuildRequested) -> Allocations | None:
+        placed = self._loop.run_until_complete(self._cloud.place(request))
         return placed[0].chosen.choice.allocations if placed else None
+
+    def handle(self, message: HostReported | HostFailed) -> None:
+        """Let the scheduler handle a message about a host."""
+        if isinstance(message, HostFailed):
+            self._loop.run_until_complete(self.scheduler.on_host_failed(message))
+        else:
+            self._loop.run_until_complete(self.scheduler.handle(message))
 
     def release(self, held: Allocations) -> None:
         self.placement.change(held, -1)
@@ -135,8 +157,13 @@ class TraceCloud:
 
 
 def _provider(
-    uuid: str, parent: str | None, name: str, resources: Mapping[str, int], traits: tuple[str, ...]
+    uuid: str,
+    parent: str | None,
+    name: str,
+    resources: Mapping[str, int],
+    traits: tuple[str, ...],
+    ratios: Mapping[str, float] | None = None,
 ) -> ProviderState:
-    stock = inventories(resources)
+    stock = inventories(resources, ratios)
     used = dict.fromkeys(stock, 0)
     return ProviderState(0, uuid, name, parent, 1, 1, stock, used, tuple(sorted(traits)), ())

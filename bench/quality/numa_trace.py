@@ -125,17 +125,33 @@ REFERENCES: dict[str, Callable[[Floats, NumaInstance, Bools], int]] = {
 class BerthHosts:
     """Hosts for which a scheduler decides. It is asked only if an instance fits: refusals take longest."""
 
-    def __init__(self, policy: ChoicePolicy, seed: int) -> None:
-        node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
-        self.cloud = TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed)
+    def __init__(self, policy: ChoicePolicy, seed: int, forgets: bool = False) -> None:
+        self._opened: TraceCloud | None = None
+        self._policy, self._seed, self._forgets = policy, seed, forgets
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}
         self._known = PlainHosts(first_fit)
 
+    @property
+    def cloud(self) -> TraceCloud:
+        if self._opened is None:
+            node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
+            hosts = [HostSpec({}, (), (node,) * NODES)] * HOSTS
+            self._opened = TraceCloud(hosts, self._policy, self._seed)
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
     def begin(self) -> None:
+        """Empty all hosts; if the demand is forgotten, with a new scheduler."""
         for held in self._held.values():
             self.cloud.release(held)
         self._held.clear()
+        if self._forgets:
+            self.close()
         self._known.begin()
 
     def place(self, instance: NumaInstance, now: int) -> Any:
@@ -220,13 +236,18 @@ def waiting(trace: Sequence[NumaInstance], starts: Sequence[int], hosts: Hosts) 
 
 
 def with_berth(
-    trace: Sequence[NumaInstance], starts: Sequence[int], policy: ChoicePolicy, seed: int
+    trace: Sequence[NumaInstance],
+    starts: Sequence[int],
+    policy: ChoicePolicy,
+    seed: int,
+    forgets: bool = False,
 ) -> dict[str, float]:
-    hosts = BerthHosts(policy, seed)
+    """Return the waiting times. `forgets`: nothing is known of the demand at the begin of each episode."""
+    hosts = BerthHosts(policy, seed, forgets)
     try:
         return waiting(trace, starts, hosts)
     finally:
-        hosts.cloud.close()
+        hosts.close()
 
 
 def random_starts(trace: Sequence[NumaInstance], count: int, seed: int) -> list[int]:

@@ -8,19 +8,22 @@ number of rejected instances: lower is better. No published result is comparable
 import csv
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, HostSpec, OpenCloud
+from bench.quality.cloud import Asked, HostSpec, OpenCloud, host_number
+from bench.quality.contention import evenness
 from bus.packing import Floats, are_free
 from bus.requests import Flavor
 
 CPU, MEMORY = 9600, 2250  # of a host: hundredths of a processor, and memory in the trace's unit
 DAY = 86_400.0  # the trace counts time in days
+DAYS = 14  # after which no instances arrive
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class PlainFleet:
 class BerthFleet:
     def __init__(self, hosts: int, open_cloud: OpenCloud, seed: int) -> None:
         self.cloud = open_cloud([HostSpec({"VCPU": CPU, "MEMORY_MB": MEMORY})] * hosts, seed)
+        self.used: Floats = np.zeros((hosts, 2))
+        self.instances: Floats = np.zeros(hosts)
         self._asked: dict[tuple[int, int], Asked] = {}
 
     def place(self, machine: VirtualMachine) -> Any:
@@ -110,18 +115,33 @@ class BerthFleet:
                 Flavor(name=f"vm-{machine.cpu}-{machine.memory}", vcpus=machine.cpu, memory_mb=machine.memory)
             )
         self.cloud.advance(machine.begins * DAY)
-        return self.cloud.place(self._asked[key])
+        held = self.cloud.place(self._asked[key])
+        if held is not None:
+            self._count(host_number(held), key, 1)
+        return held and (held, key)
 
     def release(self, held: Any, now: float) -> None:
+        allocations, key = held
         self.cloud.advance(now * DAY)
-        self.cloud.release(held)
+        self.cloud.release(allocations)
+        self._count(host_number(allocations), key, -1)
+
+    def _count(self, host: int, amounts: tuple[int, int], sign: int) -> None:
+        self.used[host] += np.array(amounts) * sign
+        self.instances[host] += sign
+
+    def measured(self) -> dict[str, float]:
+        return evenness(self.used / (CPU, MEMORY), self.instances)
 
 
-def rejected(trace: VmTrace, fleet: VmFleet) -> dict[str, float]:
+def rejected(
+    trace: VmTrace, fleet: VmFleet, on_event: Callable[[float], None] = lambda now: None
+) -> dict[str, float]:
     held: dict[int, Any] = {}
     refused = cores = 0
     for now, begins, number in trace.events:
         machine = trace.machines[number]
+        on_event(now)
         if not begins:
             if number in held:
                 fleet.release(held.pop(number), now)
@@ -134,9 +154,17 @@ def rejected(trace: VmTrace, fleet: VmFleet) -> dict[str, float]:
 
 
 def with_berth(trace: VmTrace, hosts: int, open_cloud: OpenCloud, seed: int) -> dict[str, float]:
+    """Return how many instances were rejected, and how evenly hosts were used, as a mean over days."""
     fleet = BerthFleet(hosts, open_cloud, seed)
+    days: list[dict[str, float]] = []
+
+    def on_event(now: float) -> None:
+        if len(days) < min(now, DAYS):
+            days.append(fleet.measured())
+
     try:
-        return rejected(trace, fleet)
+        found = rejected(trace, fleet, on_event)
+        return found | {name: fmean([day[name] for day in days]) for name in (days[0] if days else ())}
     finally:
         fleet.cloud.close()
 

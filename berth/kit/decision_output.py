@@ -81,6 +81,9 @@ def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
     yield Text(
         f"  {'the best':<{name_width + 4}}{title}{f'  and {further} more' if further else ''}", style="bold"
     )
+    for scale in scales:
+        if scale.decided_by:
+            yield _clipped(f"    {scale.weigher}: {printable(scale.decided_by)}", width)
     ranked = [host for host in again if host not in rest]
     for host in ranked:
         yield _row(

@@ -22,6 +22,7 @@ from scheduler_worker.core.extension import (
 )
 
 SPREAD = 0.02
+PACKED = 0.9  # mean scarcity from which on hosts with little free capacity are preferred in most choices
 HALF = 0.1  # what counts half leaves this much less of use than the best, in average hosts
 
 
@@ -37,11 +38,12 @@ class CandidateValues:
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:
-    """Prefer what leaves most of use for the usual requests, so no GPUs without processors.
+    """Prefer the least used hosts while much is free, and later what leaves most for scarce usual requests.
 
     The value of a candidate is that of the host after it, less that before. One that leaves a tenth of an
-    average host less of use than the best counts half. While less than half of the cloud is used, emptier
-    hosts are preferred by up to `spread` of a host.
+    average host less of use than the best counts half. A usual shape counts the more, the scarcer it is.
+    While none is scarce, less used hosts are preferred by up to `spread` of a host. With the option
+    `spread = 0` all shapes count as scarce.
     """
     values = HostValues(spread)
 
@@ -57,8 +59,24 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
     def usable(view: View, shapes: Collection[Shape]) -> UsableCapacity:
         return UsableHosts(view.providers(), view.demand, shapes)
 
-    return Weigher("fragmentation", no_value, 0.0, of_ways=of_ways, half_at=HALF, usable=usable)
+    def packs() -> bool:
+        return values.scarcity is None or values.scarcity.overall >= PACKED
 
+    return Weigher(
+        "fragmentation",
+        no_value,
+        0.0,
+        of_ways=of_ways,
+        half_at=HALF,
+        usable=usable,
+        packs=packs,
+        decided_by=lambda: "" if values.scarcity is None else values.scarcity.sentence,
+    )
+
+
+# What the profile does, in the words of all documents.
+SPREADS = "spreads instances while much is free"
+KEEPS = "keeps hosts for usual requests that become scarce"
 
 # A failed build, a preferred trait and a soft rule about groups count more than any value. The other
 # weighers decide between hosts whose values are nearly equal: 0.005 is half a thousandth of a host.
@@ -67,6 +85,7 @@ _MULTIPLIERS = {
     "ram": 0.0,
     "cpu": 0.0,
     "disk": 0.0,
+    "hypervisor_version": 0.005,
     "pci": 0.0,
     "io_ops": -0.005,
     "load": -0.025,
@@ -74,11 +93,7 @@ _MULTIPLIERS = {
     "image_cached": 0.005,
 }
 PROFILES = {
-    "balanced": PlacementProfile(
-        says="places so that most remains usable for the usual requests, and spreads while much is free",
-        is_default=True,
-        multipliers=_MULTIPLIERS,
-    ),
+    "balanced": PlacementProfile(says=f"{SPREADS}, and {KEEPS}", is_default=True, multipliers=_MULTIPLIERS),
     "pack": PlacementProfile(
         says="places so that most remains usable for the usual requests",
         multipliers=_MULTIPLIERS,

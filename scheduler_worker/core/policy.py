@@ -516,12 +516,20 @@ class ChoicePolicy:
         """Return whether an enabled filter or weigher reads this field of a request."""
         return any(read == EVERYTHING or read.partition(".")[0] == name for read in self._read)
 
-    @cached_property
+    @property
     def packs(self) -> bool:
-        """Return whether weighers prefer hosts with little free capacity. If so, all schedulers choose the
-        same few hosts: their claims compete, and alternates are soon full.
+        """Return whether weighers prefer hosts with little free capacity now. If so, all schedulers choose
+        the same few hosts: their claims compete, and alternates are soon full.
         """
+        return self._prefers_full_hosts or any(packs() for packs in self._packing)
+
+    @cached_property
+    def _prefers_full_hosts(self) -> bool:
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
+
+    @cached_property
+    def _packing(self) -> tuple[Callable[[], bool], ...]:
+        return tuple([each.packs for each in self.weighers if each.packs is not None and each.multiplier])
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

@@ -494,6 +494,10 @@ class Weigher:
     half_at: float = 1.0
     # Returns what would be usable of hosts, for planners of moves of instances of these shapes.
     usable: Callable[[View, Collection[Shape]], UsableCapacity] | None = None
+    # Returns whether the weigher prefers hosts with little free capacity now; None: it never does.
+    packs: Callable[[], bool] | None = None
+    # Returns what decides its values now, which decision records show; "": nothing in particular.
+    decided_by: Callable[[], str] | None = None
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
     # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever

@@ -66,7 +66,9 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         recorded = RecordedScale(weigher.name, weigher.multiplier, lowest, highest, clamped)
         scales.append(Scale(weigher, values, recorded))
     for weighed in found.way_values:
-        recorded = RecordedScale(weighed.weigher.name, weighed.weigher.multiplier, 0.0, 1.0, False)
+        weigher = weighed.weigher
+        decided_by = "" if weigher.decided_by is None else weigher.decided_by()
+        recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False, decided_by)
         scales.append(Scale(weighed.weigher, weighed.estimates, recorded, of_ways=True))
     return tuple(scales)
 

@@ -99,6 +99,7 @@ class HostTable:
         self.rebuilt = 0  # counts new layouts, after which slots mean other hosts
         self.reshaped = 0  # counts changes of capacities and traits
         self.changes = 0  # counts the calls of `follow` that found changed hosts
+        self.changed_hosts = 0  # counts the hosts that they found
         self._log: deque[Ints] = deque(maxlen=LOGGED)  # the hosts of the latest changes
         self._shaped: object = None
         self._uses = 0
@@ -187,6 +188,7 @@ class HostTable:
         """Take over the present free amounts of some hosts."""
         assert self.layout is not None
         self.changes += 1
+        self.changed_hosts += slots.size
         self.versions[slots] = self.changes
         self._log.append(slots)
         for number, _, hosts in self.layout.by_group(slots):

@@ -9,8 +9,7 @@ copies of the shape could use until one resource runs out. To this is added:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import floor
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -129,6 +128,7 @@ class ShapeTable:
     need_of: Ints  # [k, s]: the k-th need of a shape; -1: it has fewer
     is_selective: bool  # whether a shape requires traits of the host itself
     scale: Floats  # [c]: converts amounts to average hosts, as part of the mean over classes
+    of_unknown: float = OF_UNKNOWN  # weight of what is free for shapes of any proportion
 
     @classmethod
     def of(
@@ -173,6 +173,23 @@ class ShapeTable:
             is_selective=any(group.is_split and group.traits for each in shapes for group in each.groups),
             scale=scale,
         )
+
+    def weighted(self, scarcity: Floats, overall: float) -> "ShapeTable":
+        """Return the table with each weight multiplied by the scarcity of its shape, and the weight of
+        unknown shapes by the overall one. Shapes without weight are left out where no other array depends on
+        their number.
+        """
+        weights, of_unknown = self.weights * scarcity, self.of_unknown * overall
+        kept = np.flatnonzero(weights)
+        if self.is_selective or self.needs or kept.size == weights.size:
+            return replace(self, weights=weights, of_unknown=of_unknown)
+        number = np.full(weights.size, -1, np.intp)
+        number[kept] = np.arange(kept.size)
+        split = []
+        for asking, per_amount in self.split:
+            is_kept = number[asking] >= 0
+            split.append((number[asking[is_kept]], per_amount[is_kept]))
+        return replace(self, weights=weights[kept], split=tuple(split), of_unknown=of_unknown)
 
     def _units(self, hosts: UsableParts) -> Floats:
         """Return [g, h, n]: how often a group fits on a provider."""
@@ -222,13 +239,13 @@ class ShapeTable:
 
     def values(self, hosts: UsableParts) -> Floats:
         """Return the value of each host."""
-        value: Floats = self.weights @ self.copies(hosts)
+        value: Floats = self.weights @ self.copies(hosts) if self.weights.size else np.zeros(len(hosts.free))
         if hosts.of_devices is None:
-            value += OF_UNKNOWN * self._for_any_shape(hosts)
+            value += self.of_unknown * self._for_any_shape(hosts)
             return value
         value -= STRANDED * self._stranded(hosts, hosts.of_devices)
         if not hosts.has_devices.all():
-            value += np.where(hosts.has_devices, 0.0, OF_UNKNOWN * self._for_any_shape(hosts))
+            value += np.where(hosts.has_devices, 0.0, self.of_unknown * self._for_any_shape(hosts))
         return value
 
     def _stranded(self, hosts: UsableParts, of_devices: Floats) -> Floats:
@@ -260,12 +277,14 @@ class LoneHosts:
     """
 
     def __init__(self, table: ShapeTable) -> None:
-        self._rows: list[tuple[float, list[tuple[int, float]]]] = [
-            (weight, []) for weight in table.weights.tolist()
-        ]
+        shapes, classes = len(table.weights), len(table.classes)
+        self._weights = table.weights
+        self._rates: Floats = np.zeros((classes, shapes))  # 1 ÷ amounts
+        self._unasked: Floats = np.full((classes, shapes), UNLIMITED)  # 0 where a shape asks for a class
         for c, (asking, per_amount) in enumerate(table.split):
-            for s, rate in zip(asking.tolist(), per_amount.tolist(), strict=True):
-                self._rows[s][1].append((c, rate))
+            self._rates[c, asking] = per_amount
+            self._unasked[c, asking] = 0.0
+        self._of_unknown = table.of_unknown
         self._counted = [c for c, by in enumerate(table.scale.tolist()) if by]
 
     @staticmethod
@@ -276,19 +295,22 @@ class LoneHosts:
         self, free: Sequence[float], per_whole: Sequence[float], size: float, shared: Sequence[int] = ()
     ) -> float:
         """Return the value of a host with these amounts. `shared`: classes that a pool supplies."""
-        total = 0.0
-        for weight, rates in self._rows:
-            least = UNLIMITED
-            for c, rate in rates:
-                copies = free[c] * rate
-                if copies < least and c not in shared:
-                    least = copies
-            if least < UNLIMITED or not shared:
-                total += weight * floor(least + ROUNDING)
         for c in self._counted:
             if by := per_whole[c]:
                 size *= free[c] * by
-        return total + OF_UNKNOWN * size
+        of_unknown = self._of_unknown * size
+        if not self._weights.size:
+            return of_unknown
+        copies: Floats = self._rates * np.array(free, np.float64)[:, np.newaxis]
+        copies += self._unasked
+        if shared:
+            copies[list(shared)] = UNLIMITED
+        copies = copies.min(axis=0)
+        copies += ROUNDING
+        np.floor(copies, out=copies)
+        if shared:
+            copies[copies >= UNLIMITED] = 0.0
+        return float(self._weights @ copies) + of_unknown
 
 
 def copies_apart(units: Floats, count: int) -> Floats:

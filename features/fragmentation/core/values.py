@@ -13,6 +13,7 @@ import numpy as np
 from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
 from features.fragmentation.core.host_table import HostTable, SlotArrays
+from features.fragmentation.core.scarcity import Scarcity
 from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
@@ -25,10 +26,8 @@ AT_ONCE = 4096  # states whose values are computed together
 RENEWED = 256
 MOST_SAVED = 100_000
 DIGITS = 9  # equal candidates have equal values, in whatever order their amounts were added
+NEVER = -1
 NO_WAY = -1e9  # for hosts on which no candidate was found: another search may find one
-COMMON = 0.1  # part of the usual requests that ask for a common class
-PLENTY = 100.0  # copies of a shape that fit, from which on half of the preference for empty hosts applies
-STEP = 0.02  # the preference for empty hosts follows the use of the cloud in steps of this size
 
 
 @dataclass(eq=False)
@@ -72,16 +71,16 @@ class LoneKind:
 class HostValues:
     """The amounts of hosts that the usual shapes could use (`usable`), and the cost of requests in them."""
 
-    spread: float  # weight of the least free share of a host while the cloud is empty
+    spread: float  # weight of the least free share of a host while nothing is scarce; 0: all is scarce
     table: HostTable = field(default_factory=HostTable)
     shapes: ShapeTable | None = None
-    plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
     parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
-    _common: Sequence[bool] = ()  # by class
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
     _reshaped: int = -1
-    _emptiness: float = 0.0  # weight of the least free share now
+    scarcity: Scarcity | None = None  # None: all shapes count as scarce
+    _valued: ShapeTable | None = None  # the shapes, weighted by their scarcity
+    _balance: float = 0.0  # weight of the least free share now
     # [h, n] by group of hosts: numbers that are equal for providers of equal traits and capacities
     _kinds: list[Floats] = field(default_factory=list)
     _mix: Floats = field(default_factory=lambda: np.zeros(0))  # by class: a number to mix amounts with
@@ -109,15 +108,24 @@ class HostValues:
             capacity = dict(zip(table.classes, table.total_whole.tolist(), strict=True))
             hosts = len(table.versions)
             self.shapes = ShapeTable.of(usual.shapes, usual.parts, hosts, table.classes, capacity)
-            self._lone = LoneHosts(self.shapes) if LoneHosts.can_value(self.shapes) else None
-            self._costs.clear()
+            self.scarcity = Scarcity(usual, self.shapes, table) if self.spread else None
             self.reshape()
-            self._common = self._common_classes()
-            self.plenty = self._copies_of_rarest()
         elif self._reshaped != table.reshaped:
             self.reshape()
-        if self.spread:
-            self._spread_now()
+        elif self.scarcity is not None and self.scarcity.has_changed():
+            self._value_by_scarcity()
+
+    def _value_by_scarcity(self) -> None:
+        """Value hosts by the present scarcity of shapes; without `spread`, as if all were scarce."""
+        assert self.shapes is not None
+        self._balance, self._valued = 0.0, self.shapes
+        if (scarcity := self.scarcity) is not None:
+            self._balance = self.spread * (1.0 - scarcity.overall)
+            self._valued = self.shapes.weighted(scarcity.of_shapes, scarcity.overall)
+        self._lone = LoneHosts(self._valued) if LoneHosts.can_value(self._valued) else None
+        self._costs.clear()
+        self._states.clear()
+        self._now_at[:] = NEVER
 
     def reshape(self) -> None:
         """Take over the capacities and traits of hosts."""
@@ -138,10 +146,12 @@ class HostValues:
             kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
             self._kinds.append(kinds + group.whole @ of_whole)
         self._now = np.zeros(len(table.versions))
-        self._now_at = np.full(len(table.versions), -1, np.intp)
-        self._states.clear()
+        self._now_at = np.full(len(table.versions), NEVER, np.intp)
         self._lone_kinds.clear()
         self._lone_kind_of.clear()
+        if self.scarcity is not None:
+            self.scarcity.begin(self.parts)
+        self._value_by_scarcity()
 
     def _admitted(self, group: SlotArrays) -> Bools:
         """Return for each usual shape which hosts of a group have the traits that it requires of a host."""
@@ -151,43 +161,6 @@ class HostValues:
                 if asked.is_split and asked.traits:
                     found[number] &= _having(asked, group)[:, 0]
         return found
-
-    def _common_classes(self) -> list[bool]:
-        """Return which classes a good part of the usual requests ask for; before any was counted, all."""
-        asked = [0.0] * len(self.table.classes)
-        for shape, part in zip(self._usual.shapes, self._usual.parts, strict=True):
-            for name in shape.amounts:
-                if name in self.table.number:
-                    asked[self.table.number[name]] += part
-        least = COMMON if self._usual.shapes else 0.0
-        return [part >= least for part in asked]
-
-    def _copies_of_rarest(self) -> float:
-        """Return how plentiful the rarest usual shape of common classes is, from 0 (none fits) to 1."""
-        shapes = self.shapes
-        if shapes is None or not len(shapes.weights) or not self.parts:
-            return 1.0
-        common = {name for name, c in self.table.number.items() if self._common[c]}
-        counted = np.array([shape.amounts.keys() <= common for shape in self._usual.shapes])
-        fits = np.zeros(len(shapes.weights))
-        possible = np.zeros(len(shapes.weights), np.bool_)
-        for parts in self.parts:
-            for low in range(0, len(parts.free), AT_ONCE):
-                some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
-                fits += shapes.copies(some).sum(axis=1)
-                empty = some.empty()
-                possible |= (shapes.copies(empty) >= 1).any(axis=1)
-        return float((fits / (fits + PLENTY))[possible & counted].min(initial=1.0))
-
-    def _spread_now(self) -> None:
-        table = self.table
-        amounts = zip(self._common, table.total_free.tolist(), table.total_whole.tolist(), strict=True)
-        used = max([0.0, *(1.0 - free / whole for common, free, whole in amounts if common and whole > 0)])
-        used = round(used / STEP) * STEP
-        emptiness = self.spread * self.plenty * max(0.0, 1.0 - 2.0 * used)
-        if emptiness != self._emptiness:
-            self._emptiness = emptiness
-            self._costs.clear()
 
     # The best candidate of each host, in arrays:
 
@@ -234,8 +207,8 @@ class HostValues:
             self._now[slots_here[stale]] = values[: stale.size]
             self._now_at[slots_here[stale]] = self.table.versions[slots_here[stale]]
             after = values[stale.size :]
-            if self._emptiness:
-                after = after + self._emptiness * parts.least_shares()[stale.size :]
+            if self._balance:
+                after = after + self._balance * parts.least_shares()[stale.size :]
             costs = after - self._now[slots_here[way_of]]
             if len(way_of) == len(hosts) and self.table.groups[number].rows.shape[1] == 1:
                 best[here] = costs
@@ -246,12 +219,12 @@ class HostValues:
         return best
 
     def values_of(self, parts: UsableParts) -> Floats:
-        assert self.shapes is not None
+        assert self._valued is not None
         hosts = len(parts.free)
         if hosts <= AT_ONCE:
-            return self.shapes.values(parts)
+            return self._valued.values(parts)
         every = [np.arange(low, min(low + AT_ONCE, hosts)) for low in range(0, hosts, AT_ONCE)]
-        return np.concatenate([self.shapes.values(parts.of(some)) for some in every])
+        return np.concatenate([self._valued.values(parts.of(some)) for some in every])
 
     def ways(self, asked: Shape, number: int, hosts: Ints, free: Floats) -> tuple[Ints, Floats]:
         """Return candidates for a shape on some hosts of a group with these free amounts: for each the number
@@ -322,9 +295,9 @@ class HostValues:
                 if name in number:
                     after[number[name]] -= amount
             value = self._of_lone_state(kind, tuple(after)) - before
-            if self._emptiness:
+            if self._balance:
                 shares = [left * by for left, by in zip(after, kind.per_whole, strict=True) if by]
-                value += self._emptiness * min(shares, default=1.0)
+                value += self._balance * min(shares, default=1.0)
             values.append(value)
         return values
 
@@ -373,20 +346,20 @@ class HostValues:
             states.append(after)
         parts = self.parts[group].of(np.full(len(states), host)).with_free(np.array(states))
         before, *values = self._of_states(slot, parts)
-        if self._emptiness:
+        if self._balance:
             shares = parts.least_shares()[1:].tolist()
-            values = [value + self._emptiness * share for value, share in zip(values, shares, strict=True)]
+            values = [value + self._balance * share for value, share in zip(values, shares, strict=True)]
         return [value - before for value in values]
 
     def _of_states(self, slot: int, parts: UsableParts) -> list[float]:
         """Return the values of one host with different free amounts."""
-        assert self.shapes is not None
+        assert self._valued is not None
         keys = [(slot, state.tobytes()) for state in parts.free]
         if len(self._states) > MOST_STATES:
             self._states.clear()
         unknown = {key: n for n, key in enumerate(keys) if key not in self._states}
         if unknown:
-            found = self.shapes.values(parts.of(np.array(list(unknown.values()))))
+            found = self._valued.values(parts.of(np.array(list(unknown.values()))))
             self._states.update(zip(unknown, found.tolist(), strict=True))
         return [self._states[key] for key in keys]
 
