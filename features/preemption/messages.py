@@ -191,7 +191,7 @@ BUILD_PREEMPTED = Topic(
     "an instance was deleted or shelved for a build of higher priority",
     "conductor",
     "scheduler, the client",
-    # without the feature that requeues shelved instances, no worker consumes it; it is repeated if it was lost
+    # Without the feature that requeues shelved instances, no worker consumes it. If lost, it is repeated.
     expected=False,
     outsiders=True,
 )
