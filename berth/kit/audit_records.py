@@ -8,7 +8,7 @@ from bus.delivery.runner import Bus
 from bus.messages import Selection
 from bus.requests import BuildSpec
 from bus.sql.statement import Transaction
-from bus.vocabulary import Compact
+from bus.vocabulary import UNSAID_ID, Compact
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,9 @@ class Recording:
     cell: str
     chosen: Selection
     generation: int  # generation of the consumer
-    spec: BuildSpec | None = None  # None: a flavor that requests the allocations
+    spec: BuildSpec | None = None  # None: a flavor that requests the allocations, and the owner below
+    project: str = UNSAID_ID  # of the consumer in placement
+    user: str = UNSAID_ID
     attempt: int = 1  # attempt number of the guest
 
 

@@ -243,7 +243,10 @@ class GuestMending:
                 return f"its resources cannot be claimed: {lost(result)}"
             generation = result.generation
         chosen = Selection(root=guest.root, host=provider.host or provider.name, agent=agent, choice=choice)
-        return await self._record(Recording(guest.build, cell, chosen, generation, attempt=guest.attempt))
+        recording = Recording(guest.build, cell, chosen, generation, attempt=guest.attempt)
+        if consumer is not None:  # the cell may claim only for the project that placement knows
+            recording = replace(recording, project=consumer.project, user=consumer.user)
+        return await self._record(recording)
 
     async def _destroy(self, difference: GuestDifference) -> str:
         """Order an agent to destroy the difference's guest, of exactly this attempt, and wait until the agent

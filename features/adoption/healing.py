@@ -19,7 +19,10 @@ async def record(bus: Bus, recording: Recording, reply_to: str, seconds: float) 
         cell=recording.cell,
         chosen=recording.chosen,
         generation=recording.generation,
-        spec=recording.spec or BuildSpec(flavor=flavor_of(allocations, OldServer())),
+        spec=recording.spec
+        or BuildSpec(
+            flavor=flavor_of(allocations, OldServer()), project=recording.project, user=recording.user
+        ),
         attempt=recording.attempt,
         reply_to=reply_to,
     )

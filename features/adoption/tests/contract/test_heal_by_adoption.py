@@ -8,7 +8,8 @@ from berth.kit.testing import allocations
 from berth.kit.testing import retired as stored_retired
 from bus.guests import ReportedGuest
 from placement_worker.testing import Placement
-from tests.support.placement_builders import a_release, on_hosts
+from tests.support.placement_builders import a_claim, a_release, on_hosts
+from tests.support.placement_calls import must_take
 from tests.support.witnessed_cell import HERE, LOST, WHO, WitnessedCell, retire_lost, witnessed_cell
 
 
@@ -52,6 +53,16 @@ async def test_the_only_guest_of_a_lost_build_is_adopted_with_its_attempt(cell: 
     assert (stands.status, stands.attempt, stands.chosen.root) == ("active", 2, HERE)
     assert (await allocations(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
     assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
+
+
+async def test_a_guest_whose_allocations_are_left_is_adopted_for_their_project(cell: WitnessedCell) -> None:
+    claim = a_claim(8, on_hosts(1, VCPU=1), project="p2")
+    await must_take(cell.placement, claim)
+    cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", on_hosts(1, VCPU=1)))
+    assert await cell.repairs(WHO) == [""]
+    stands = await cell.stands(LOST)
+    assert stands is not None and stands.spec is not None
+    assert (stands.spec.project, stands.spec.user) == ("p2", "u1")
 
 
 async def test_a_guest_that_does_not_fit_its_host_is_not_adopted(cell: WitnessedCell) -> None:
