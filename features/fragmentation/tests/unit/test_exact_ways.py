@@ -17,7 +17,7 @@ from features.fragmentation.tests.support.slow_values import (
     some_asked,
     some_hosts,
 )
-from scheduler_worker import ChoicePolicy
+from scheduler_worker.extension import ChoicePolicy
 
 SEEDS = [*range(4), *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 100))]
 

@@ -15,8 +15,8 @@ from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
 from features.fragmentation.core.scarcity import needs_parts
 from features.fragmentation.filters import KEEPS, SPREADS
-from scheduler_worker import PROFILES
 from scheduler_worker.core.extension import shape_of
+from scheduler_worker.extension import PROFILES
 from tests.support.ids import uid
 
 ROOT = Path(__file__).parents[4]

@@ -23,7 +23,8 @@ from berth.kit.instant_cloud import SILENCE
 from bus.messages import HostFailed, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor, Image
-from scheduler_worker import ChoicePolicy, default_profile
+from scheduler_worker.extension import ChoicePolicy
+from scheduler_worker.testing import default_profile
 from tests.support.ids import uid
 
 README = Path(__file__).parents[2] / "README.md"
