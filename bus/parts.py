@@ -33,6 +33,9 @@ class WaitTimes(NamedTuple):
     since: float = 0.0  # when it began to wait; 0: it did not, or the request does not state it
 
 
+_NO_WAIT = WaitTimes()
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """Some instances of a request, which have a flavor of their own."""
@@ -83,7 +86,7 @@ class RequestPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def waits(self) -> WaitTimes:
         """Return for how long the request waits for a host."""
-        return WaitTimes()
+        return _NO_WAIT
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -209,9 +212,9 @@ class RequestParts(Parts[RequestPart]):
         """Return for how long the request waits for a host; at most one part says it."""
         for part in self._values.values():
             waits: WaitTimes = part.waits
-            if waits != WaitTimes():
+            if waits != _NO_WAIT:
                 return waits
-        return WaitTimes()
+        return _NO_WAIT
 
 
 class MoveParts(RequestParts):

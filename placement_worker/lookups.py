@@ -303,9 +303,8 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 class Lookups(PlacementOperations):
     """Answers queries about providers, allocations and usages from the database."""
 
-    protecting: tuple[
-        str, ...
-    ]  # columns of consumers whose values protect them: others may not take their capacity
+    # columns of consumers: no other consumer may take the capacity of one with a value there
+    protecting: tuple[str, ...]
     objects: tuple[tuple[str, str], ...]  # tables of objects of features, with the SQL of their projects
 
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:

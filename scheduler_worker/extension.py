@@ -1,7 +1,8 @@
 """The names of the scheduler that features may import, besides those of `scheduler_worker.core.extension`.
 
 A feature extends the scheduler by the purposes of orders, and by a `SchedulerPart` with narrowings and
-fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
+fallbacks. The kernel calls a narrowing with the orders that it `concerns`, and no narrowing concerns a plain
+boot; only `renew` and `late` are called for the alternatives of all orders, so they must be cheap.
 """
 
 from bus.feature import MakesPart

@@ -1,4 +1,4 @@
-"""How evenly a cloud of virtual machines is used: synthetic flavors come and go at a steady use.
+"""The evenness with which clouds of virtual machines are used, while synthetic flavors come and go.
 
 The hosts are overcommitted: four virtual processors share one. While much is free, the fullest host should be
 hardly fuller than others; when little is left, large flavors should still fit.
@@ -21,8 +21,7 @@ from bus.requests import Flavor
 HOSTS = 100
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the scarcest class that are used
 HOST = HostSpec({"VCPU": 48, "MEMORY_MB": 262_144, "DISK_GB": 4000}, ratios={"VCPU": 4.0})
-CAPACITY = {"VCPU": 192, "MEMORY_MB": 262_144, "DISK_GB": 4000}
-CLASSES = tuple(CAPACITY)
+CAPACITY = {name: total * HOST.ratios.get(name, 1.0) for name, total in HOST.resources.items()}
 DAY = 86_400.0
 LIFETIMES = 2.0  # mean lifetimes for which instances come and go before the end
 SAMPLES = 20  # in the second half of that time
@@ -135,7 +134,7 @@ def steady(share: float, open_cloud: OpenCloud, seed: int, hosts: int = HOSTS) -
 def nearly_empty(open_cloud: OpenCloud, seed: int, hosts: int = HOSTS) -> dict[str, float]:
     """Return figures after one boot a host of two flavors, of which one needs half of a host's memory."""
     small = Flavor(name="small", vcpus=2, memory_mb=4096, disk_gb=20)
-    large = Flavor(name="large", vcpus=8, memory_mb=CAPACITY["MEMORY_MB"] // 2, disk_gb=40)
+    large = Flavor(name="large", vcpus=8, memory_mb=HOST.resources["MEMORY_MB"] // 2, disk_gb=40)
     chance, cloud = random.Random(seed), UsedHosts(open_cloud, hosts, seed)
     try:
         for _ in range(hosts):

@@ -126,32 +126,25 @@ class BerthHosts:
     """Hosts for which a scheduler decides. It is asked only if an instance fits: refusals take longest."""
 
     def __init__(self, policy: ChoicePolicy, seed: int, forgets: bool = False) -> None:
-        self._opened: TraceCloud | None = None
         self._policy, self._seed, self._forgets = policy, seed, forgets
+        self.cloud = self._opened()
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}
         self._known = PlainHosts(first_fit)
 
-    @property
-    def cloud(self) -> TraceCloud:
-        if self._opened is None:
-            node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
-            hosts = [HostSpec({}, (), (node,) * NODES)] * HOSTS
-            self._opened = TraceCloud(hosts, self._policy, self._seed)
-        return self._opened
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+    def _opened(self) -> TraceCloud:
+        node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
+        return TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, self._policy, self._seed)
 
     def begin(self) -> None:
         """Empty all hosts; if the demand is forgotten, with a new scheduler."""
-        for held in self._held.values():
-            self.cloud.release(held)
-        self._held.clear()
         if self._forgets:
-            self.close()
+            self.cloud.close()
+            self.cloud = self._opened()
+        else:
+            for held in self._held.values():
+                self.cloud.release(held)
+        self._held.clear()
         self._known.begin()
 
     def place(self, instance: NumaInstance, now: int) -> Any:
@@ -247,7 +240,7 @@ def with_berth(
     try:
         return waiting(trace, starts, hosts)
     finally:
-        hosts.close()
+        hosts.cloud.close()
 
 
 def random_starts(trace: Sequence[NumaInstance], count: int, seed: int) -> list[int]:

@@ -1,10 +1,15 @@
 """Reconstructs the request of a build from the record of its cell."""
 
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
 import msgspec
 
 from berth.features import messages
 from bus.decisions import AlsoAsked
 from bus.messages import BuildRequested
+from bus.parts import PlacedPart, RequestPart
 from bus.queries import BuildStands
 
 
@@ -22,6 +27,11 @@ def recorded_request(build: BuildStands) -> BuildRequested:
         project=spec.project, user=spec.user, alternates=0,
     )  # fmt: skip
     request = msgspec.structs.replace(request, **fields)
-    made_of = {type_: made for part in messages() for type_, made in part.asked.items()}
+    made_of = _asked_by()
     asked_parts = [made_of[type(part)](part) for part in placed.parts if type(part) in made_of]
     return msgspec.structs.replace(request, parts=request.parts.having(*asked_parts))
+
+
+@cache
+def _asked_by() -> Mapping[type[PlacedPart], Callable[[Any], RequestPart]]:
+    return {type_: made for part in messages() for type_, made in part.asked.items()}

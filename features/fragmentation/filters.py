@@ -59,7 +59,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
     def usable(view: View, shapes: Collection[Shape]) -> UsableCapacity:
         return UsableHosts(view.providers(), view.demand, shapes)
 
-    def packs() -> bool:
+    def packs(multiplier: float) -> bool:
         return values.scarcity is None or values.scarcity.overall >= PACKED
 
     return Weigher(

@@ -15,7 +15,6 @@ from bus.context import stored_context
 from bus.repetitions import refused_repetition
 from bus.vocabulary import Id, Message
 from features.waiting.core.waiting_request import with_instances
-from features.waiting.messages import wait_of
 from features.waiting.reasons import decision_of, waits_of
 from features.waiting.store import Marked, Marks, WaitingStore
 from features.waiting.tables.queued import QueuedRequest
@@ -56,7 +55,7 @@ class Arrivals:
         behind: list[tuple[int, ArrivedOrder, QueuedRequest]] = []
         for index, order in enumerate(orders):
             verdict = order.verdict
-            if verdict.invalid or verdict.reason or not wait_of(order.request.parts):
+            if verdict.invalid or verdict.reason or not order.request.parts.waits.longest:
                 continue
             arrival = ArrivedOrder(order, now, seen, mark, marks)
             if store.is_behind(order, now):

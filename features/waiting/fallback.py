@@ -8,7 +8,6 @@ from bus.vocabulary import Id
 from features.waiting.answers import WaitingAnswers
 from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
-from features.waiting.messages import wait_of
 from features.waiting.reasons import waits_of
 from features.waiting.results import Evaluation
 from features.waiting.store import WaitingStore
@@ -67,7 +66,7 @@ class WaitingFallback(Fallback):
 def _waits(order: Order) -> bool:
     """Return whether an order waits: not if enough of its instances have hosts, or another search follows."""
     verdict = order.verdict
-    if not order.purpose.retires or not wait_of(order.request.parts):
+    if not order.purpose.retires or not order.request.parts.waits.longest:
         return False
     if verdict.shortages or verdict.refusal is not None:
         return not order.has_enough and not order.is_searched_again

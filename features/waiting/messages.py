@@ -49,12 +49,6 @@ class PlacedPriority(PlacedPart, frozen=True, kw_only=True):
     priority: Priority = 0
 
 
-def wait_of(parts: RequestParts) -> str:
-    """Return how long a request waits for capacity, such as `30m`; empty: not at all."""
-    part = parts.get(WaitPart)
-    return (part.wait or "") if part is not None else ""
-
-
 def priority_of(parts: RequestParts | PlacedParts) -> int:
     """Return the priority of a request, or of the request of a placed instance."""
     part = parts.get(WaitPart) or parts.get(PlacedPriority)

@@ -5,7 +5,6 @@ from msgspec import Struct, structs
 from bus.claims import RuleRefused
 from bus.decisions import Decision
 from bus.vocabulary import cause_of
-from features.waiting.messages import wait_of
 from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Order, Shortage, Verdict
 
@@ -47,7 +46,8 @@ def expired_order(order: Order, entry: QueuedRequest, last: Waits) -> Order:
 
 def waited_for(entry: QueuedRequest, lacks: str) -> str:
     """Return the reason for a request whose time to wait has passed."""
-    return cause_of(f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}")
+    longest = entry.message.parts.waits.longest
+    return cause_of(f"it has waited {longest}, the longest that it requested: {lacks}")
 
 
 def decision_of(waits: Waits) -> Decision:

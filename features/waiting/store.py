@@ -15,7 +15,6 @@ from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.core.waiting_request import names_other_instances
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
 from features.waiting.hosts import needs_of
-from features.waiting.messages import wait_of
 from features.waiting.owned_rows import OwnedRows
 from features.waiting.purposes import WaitingPurpose
 from features.waiting.related_hosts import RelatedHosts
@@ -298,7 +297,7 @@ class WaitingStore:
             message=order.request,
             kind=kind,
             since=waits_since(order, now),
-            until=now + seconds_of(wait_of(order.request.parts)),
+            until=now + seconds_of(order.request.parts.waits.longest),
             seen=seen,
             lacks=cause_of(why),
             wakes=self.wakes(kind, decision),

@@ -56,19 +56,24 @@ def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
     return lambda view, alternative: view.free(resource_class)
 
 
+def _packs(multiplier: float) -> bool:
+    """Return whether a weigher of free amounts prefers hosts with little free capacity."""
+    return multiplier < 0
+
+
 def ram() -> Weigher:
     """Prefer hosts with more free MEMORY_MB, which spreads builds; a negative multiplier packs them."""
-    return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0)
+    return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0, packs=_packs)
 
 
 def cpu() -> Weigher:
     """Prefer hosts with more free VCPU."""
-    return Weigher("cpu", _free("VCPU"), 1.0, lowest=0.0)
+    return Weigher("cpu", _free("VCPU"), 1.0, lowest=0.0, packs=_packs)
 
 
 def disk() -> Weigher:
     """Prefer hosts with more free DISK_GB."""
-    return Weigher("disk", _free("DISK_GB"), 1.0, lowest=0.0)
+    return Weigher("disk", _free("DISK_GB"), 1.0, lowest=0.0, packs=_packs)
 
 
 def io_ops() -> Weigher:
@@ -521,15 +526,11 @@ class ChoicePolicy:
         """Return whether weighers prefer hosts with little free capacity now. If so, all schedulers choose
         the same few hosts: their claims compete, and alternates are soon full.
         """
-        return self._prefers_full_hosts or any(packs() for packs in self._packing)
+        return any(packs(multiplier) for packs, multiplier in self._packing)
 
     @cached_property
-    def _prefers_full_hosts(self) -> bool:
-        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
-
-    @cached_property
-    def _packing(self) -> tuple[Callable[[], bool], ...]:
-        return tuple([each.packs for each in self.weighers if each.packs is not None and each.multiplier])
+    def _packing(self) -> list[tuple[Callable[[float], bool], float]]:
+        return [(each.packs, each.multiplier) for each in self.weighers if each.packs and each.multiplier]
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

@@ -494,8 +494,9 @@ class Weigher:
     half_at: float = 1.0
     # Returns what would be usable of hosts, for planners of moves of instances of these shapes.
     usable: Callable[[View, Collection[Shape]], UsableCapacity] | None = None
-    # Returns whether the weigher prefers hosts with little free capacity now; None: it never does.
-    packs: Callable[[], bool] | None = None
+    # Returns whether the weigher with this multiplier prefers hosts with little free capacity now; None: it
+    # never does.
+    packs: Callable[[float], bool] | None = None
     # Returns what decides its values now, which decision records show; "": nothing in particular.
     decided_by: Callable[[], str] | None = None
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier

@@ -39,9 +39,8 @@ class Shortage:
     fitted: int = 0  # number of instances that fit, if all must be placed together
     alternative_index: int = 0  # 0: the preferred flavor; n: the n-th flavor of `or_else`
     notes: tuple[str, ...] = ()
-    unknown: str = (
-        ""  # why the request's cell or zone has no hosts, or its restriction no amounts; "" otherwise
-    )
+    # why the request's cell or zone has no hosts, or its restriction no amounts; "" otherwise
+    unknown: str = ""
     refusal: str = ""  # why the request is invalid, or a filter or weigher failed
     refusal_code: str = "unreadable"
     unfit: str = ""  # code of the reason if it was known before the search that no host fits

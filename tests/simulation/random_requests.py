@@ -21,7 +21,7 @@ from features.groups.messages import GroupPart, MakeGroup, group_of
 from features.moves.messages import MoveKind, MoveRequested
 from features.preemption.messages import PriorityClass
 from features.topology.messages import TopologyPart
-from features.waiting.messages import WaitPart, wait_of
+from features.waiting.messages import WaitPart
 
 if TYPE_CHECKING:
     pass
@@ -127,7 +127,7 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
         spread = TopologyPart(topology=DomainConstraints(spread="host")) if apart else None
     flavor = Flavor(name="small", vcpus=vcpus, memory_mb=256)
     priority = own.choice((0, 1)) if low else own.choice((1, 4, 7, 7))
-    wait = "60s" if full else wait_of(request.parts)
+    wait = "60s" if full else request.parts.waits.longest
     waits = WaitPart(wait=wait, priority=priority) if wait or priority else None
     return msgspec.structs.replace(
         request,

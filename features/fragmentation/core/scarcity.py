@@ -1,4 +1,4 @@
-"""How scarce each usual shape is: from 0 (many more copies fit than will be missed) to 1.
+"""The scarcity of each usual shape: from 0 (many more copies fit than will be missed) to 1.
 
 A lost copy of a shape costs nothing while instances could use about as much again as all instances use now:
 until then, capacity returns. So a shape begins to be scarce when the share of its copies that still fits is
@@ -9,11 +9,11 @@ A shape with groups for single providers, such as GPUs or NUMA nodes, is always 
 neighbours, so spreading gains nothing; and of hosts that are cut in such parts few fit large shapes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from bus.candidates import Bools, Floats, Ints
+from bus.candidates import Bools, Floats
 from features.fragmentation.core.host_table import HostTable
 from features.fragmentation.core.usable import ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, UsualShapes
@@ -23,7 +23,6 @@ STEEPNESS = 2.0  # a shape is scarce when the part 1 ÷ STEEPNESS of that is mis
 COMMON = 0.1  # part of the usual requests that ask for a common class
 RECOUNTED = 32  # copies are counted again when one of so many hosts has changed
 CHANGED = 0.05  # part of the demand whose scarcity must have changed until hosts are valued anew
-AT_ONCE = 4096  # hosts whose copies are computed together
 OF_NETWORKS = "NET_"  # begin of the classes of which the ports of many instances share a provider
 
 
@@ -71,18 +70,14 @@ class Scarcity:
         self._parts, table = parts, self._table
         self._possible = np.zeros(len(self._usual.shapes))
         self._copies = [np.zeros((len(self._usual.shapes), len(of_group.free))) for of_group in parts]
-        for number, some in self._every():
-            of_some = parts[number].of(some)
-            self._copies[number][:, some] = self._shapes.copies(of_some)
-            self._possible += self._shapes.copies(of_some.empty()).sum(axis=1)
+        for of_group, copies in zip(parts, self._copies, strict=True):
+            for some in of_group.portions():
+                of_some = of_group.of(some)
+                copies[:, some] = self._shapes.copies(of_some)
+                self._possible += self._shapes.copies(of_some.empty()).sum(axis=1)
         self.fitting = sum((of_group.sum(axis=1) for of_group in self._copies), np.zeros(len(self._possible)))
         self._counted, self._counted_hosts = table.changes, table.changed_hosts
         self._take_over(self._present())
-
-    def _every(self) -> Iterator[tuple[int, Ints]]:
-        for number, of_group in enumerate(self._parts):
-            for low in range(0, len(of_group.free), AT_ONCE):
-                yield number, np.arange(low, min(low + AT_ONCE, len(of_group.free)))
 
     def has_changed(self) -> bool:
         """Count the copies on changed hosts, and return whether `of_shapes` has changed."""

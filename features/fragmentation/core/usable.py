@@ -8,7 +8,7 @@ copies of the shape could use until one resource runs out. To this is added:
 - on another host: the value for requests of unknown shapes, which are a part of all requests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ UNKNOWN = 0.1  # part of the requests that have unknown shapes
 USED_BY_RANDOM = np.pi**2 / 12
 OF_UNKNOWN = float(UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM)
 UNLIMITED = 1e9
+AT_ONCE = 4096  # states of hosts whose values are computed together
 ROUNDING = 1e-9  # so that 3 × (1 ÷ 3) is one copy
 
 
@@ -85,6 +86,12 @@ class UsableParts:
             None if self.admitted is None else self.admitted[:, hosts],
             None if self.shared is None else self.shared[hosts],
         )
+
+    def portions(self) -> Iterator[Ints]:
+        """Yield the hosts in portions, whose intermediate arrays stay small."""
+        hosts = len(self.free)
+        for low in range(0, hosts, AT_ONCE):
+            yield np.arange(low, min(low + AT_ONCE, hosts))
 
     def with_free(self, free: Floats) -> "UsableParts":
         return UsableParts(

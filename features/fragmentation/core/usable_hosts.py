@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints, ProviderArrays
-from features.fragmentation.core.usable import ShapeTable, UsableParts
-from features.fragmentation.core.values import AT_ONCE, HostValues
+from features.fragmentation.core.usable import AT_ONCE, ShapeTable, UsableParts
+from features.fragmentation.core.values import HostValues
 from scheduler_worker.core.extension import AlteredHost, Held, Shape, UsualShapes
 
 NOT_FITTING = -np.inf
@@ -48,9 +48,7 @@ class UsableHosts:
     def costs(self, shape: Shape) -> Floats:
         by_slot = np.full(len(self._values.table.versions), np.inf)
         for number, first in enumerate(self._layout.first.tolist()):
-            hosts = len(self._layout.rows[number])
-            for low in range(0, hosts, AT_ONCE):
-                some = np.arange(low, min(low + AT_ONCE, hosts))
+            for some in self._values.parts[number].portions():
                 supposed = self._at(number, some)
                 before = self._values.values_of(supposed.measured())
                 after = self._add(shape, supposed, np.arange(len(some)))

@@ -14,12 +14,11 @@ from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
 from features.fragmentation.core.host_table import HostTable, SlotArrays
 from features.fragmentation.core.scarcity import Scarcity
-from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
+from features.fragmentation.core.usable import AT_ONCE, LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
 MOST_COSTS = 16_000_000  # of hosts, for all requested shapes: 144 MB
 MOST_STATES = 20_000  # states of hosts whose values are kept
-AT_ONCE = 4096  # states whose values are computed together
 # Hosts whose costs are computed again, on average for each evaluation of a request. What is not used adds up
 # to at most MOST_SAVED, so that only a flood of many shapes exceeds it: then hosts keep former costs for some
 # evaluations, until it is their turn or they are about to be chosen.
@@ -220,11 +219,9 @@ class HostValues:
 
     def values_of(self, parts: UsableParts) -> Floats:
         assert self._valued is not None
-        hosts = len(parts.free)
-        if hosts <= AT_ONCE:
+        if len(parts.free) <= AT_ONCE:
             return self._valued.values(parts)
-        every = [np.arange(low, min(low + AT_ONCE, hosts)) for low in range(0, hosts, AT_ONCE)]
-        return np.concatenate([self._valued.values(parts.of(some)) for some in every])
+        return np.concatenate([self._valued.values(parts.of(some)) for some in parts.portions()])
 
     def ways(self, asked: Shape, number: int, hosts: Ints, free: Floats) -> tuple[Ints, Floats]:
         """Return candidates for a shape on some hosts of a group with these free amounts: for each the number

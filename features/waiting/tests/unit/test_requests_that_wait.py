@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from features.waiting.core.waiting_request import Subject
-from features.waiting.messages import wait_of
 from features.waiting.tables.queued import QueuedRequest
 from features.waiting.tests.support.waiting_stores import waiting_store_of
 from scheduler_worker.core.extension import Unreadable
@@ -26,7 +25,7 @@ def test_the_option_and_the_request_that_it_describes(
     published: Published, options: list[str], wait: str
 ) -> None:
     assert reply(*options) == (0, "")
-    assert wait_of(published.request.parts) == wait
+    assert published.request.parts.waits.longest == wait
 
 
 def test_a_wait_beyond_the_maximum_is_refused() -> None:
