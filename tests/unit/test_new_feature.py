@@ -13,7 +13,7 @@ import pytest
 from tests.support.snippets import ROOT, snippets
 
 COPIED = ("berth", "features", "scripts", "pyproject.toml", "mkdocs.yml", "conftest.py")
-KINDS = ("rule", "table", "page", "weigher")
+KINDS = ("rule", "table", "page", "query", "weigher")
 # How-to pages: the first block begins a feature, the others are files of it.
 PAGES = {"claim-rule": "spread_projects", "page": "listed_projects", "weigher": "cool_hosts"}
 
