@@ -107,7 +107,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The hypervisor, hypervisor driver and agent version of one host, from its last heartbeat."""
+    """The hypervisor, hypervisor driver, agent version and instances of one host, from its last heartbeat."""
 
     root: Id
     hypervisor: Text = ""
@@ -117,6 +117,8 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
     agent_version: Text = ""
     moves: ShortList[Text] = ()
     capabilities: Properties = field(default_factory=dict)
+    instances: Count = 0
+    heard: Number = 0.0  # time of the last heartbeat; 0: none since the scheduler started
 
     @property
     def version(self) -> str:

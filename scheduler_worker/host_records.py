@@ -7,13 +7,13 @@ scheduler left.
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
+from bus.host_health import FindHostHealth, HostCapabilities, HostHealth, HostHealthFound, condition
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import portions
@@ -65,7 +65,7 @@ class HostRecords:
             hosts=tuple(found[: question.limit]),
             more=len(found) > question.limit,
             counts=self._counts(health) if question.counted else {},
-            capabilities=tuple(self._book.capabilities(question.roots)) if question.described else (),
+            capabilities=tuple(self._capabilities(question.roots)) if question.described else (),
         )
 
     async def measure(self) -> None:
@@ -76,6 +76,9 @@ class HostRecords:
 
     def _health(self) -> dict[HostKey, HostHealth]:
         return self._book.health(self._source, self._clock.monotonic(), self._clock.now())
+
+    def _capabilities(self, roots: Sequence[str]) -> list[HostCapabilities]:
+        return self._book.capabilities(roots, self._clock.monotonic(), self._clock.now())
 
     def _counts(self, health: Mapping[HostKey, HostHealth]) -> dict[str, dict[str, int]]:
         counts: defaultdict[str, dict[str, int]] = defaultdict(Tally)

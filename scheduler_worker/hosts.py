@@ -196,14 +196,19 @@ class HostBook(BuildCounts):
                 found[host.cell, host.uuid] = self._health_of(host, now, unix_now)
         return found
 
-    def capabilities(self, roots: Iterable[str]) -> list[HostCapabilities]:
-        """Return the reported capabilities of the hosts, leaving out hosts without a heartbeat so far."""
+    def capabilities(self, roots: Iterable[str], now: float, unix_now: float) -> list[HostCapabilities]:
+        """Return the reported capabilities of the hosts, leaving out hosts without a heartbeat so far.
+        `unix_now` is the time `now` (of the monotonic clock) in seconds since 1970.
+        """
         found = []
+        fields = [name for name in HostCapabilities.__struct_fields__ if name != "heard"]
         for root in roots:
-            slot = self._columns.slots.get((self._cell_of.get(root, ""), root), NOBODY)
+            cell = self._cell_of.get(root, "")
+            slot = self._columns.slots.get((cell, root), NOBODY)
             if (state := self._columns.states[slot]) is not None:
-                fields = HostCapabilities.__struct_fields__
-                found.append(HostCapabilities(**{name: getattr(state, name) for name in fields}))
+                report = self._hosts[cell].get(root) if cell in self._hosts else None
+                heard = 0.0 if report is None else unix_now - (now - report.at)
+                found.append(HostCapabilities(**{name: getattr(state, name) for name in fields}, heard=heard))
         return found
 
     def has(self, key: HostKey) -> bool:

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from berth.features import parts_of
 from berth.kit.command_groups import Commands
+from berth.kit.listing import plain_table
 from berth.kit.options import option, positional
-from berth.kit.terminal import Cli, plain_table
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.masking import printable
 from bus.requests import Flavor

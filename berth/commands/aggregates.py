@@ -14,9 +14,10 @@ from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
 from berth.kit.hosts import check_host_names
 from berth.kit.key_values import pairs_given
+from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, complain, plain_table, write_json
+from berth.kit.terminal import Cli, complain, write_json
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import (
@@ -56,7 +57,7 @@ Force = Annotated[bool, described("Even where the zone of a host with instances 
 
 @commands.command("list")
 async def show_all(
-    cli: Cli,
+    cli: ListCli,
     host: str = option("", "Only aggregates that contain this host."),
     key: str = option("", "Only aggregates with this property."),
 ) -> None:

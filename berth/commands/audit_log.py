@@ -8,9 +8,9 @@ from typing import get_args
 from msgspec import structs
 
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import option
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus import topics
@@ -41,7 +41,7 @@ class ActFilters:
 
 @commands.command("audit-log")
 async def audit_log_command(
-    cli: Cli,
+    cli: ListCli,
     filters: ActFilters,
     limit: int | None = option(None, f"The number of acts, the latest first.  [default: {_SHOWN}]", min=1),
 ) -> None:

@@ -9,8 +9,9 @@ from msgspec import structs
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_table, unfinished_instances
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
-from berth.kit.terminal import Cli, complain, plain_table, progress_bar, write_json
+from berth.kit.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -39,7 +40,7 @@ Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 
 
 @commands.command("list")
-async def list_cells(cli: Cli) -> None:
+async def list_cells(cli: ListCli) -> None:
     """List cells with their state, hosts by state, instances, and whether their conductor answers.
 
     Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances are
@@ -112,7 +113,8 @@ async def drain(
     rest = "or its leftovers, remain" if left == 1 else "or their leftovers, remain"
     cli.line(f"cell {name} is disabled; {several(left, 'instance')}, {rest}")
     if instances:
-        cli.say.print(instances_table(instances))
+        table = instances_table(instances)
+        cli.say.print(table.of(table.usual))
     if silent:
         complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
     elif left > len(instances):

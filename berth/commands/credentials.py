@@ -15,7 +15,8 @@ from berth.kit.broker_users import BrokerTool
 from berth.kit.command_groups import Commands
 from berth.kit.credentials import Credential, CredentialsPart
 from berth.kit.feature_parts import authentication
-from berth.kit.terminal import Cli, note, plain_table
+from berth.kit.listing import ListCli, plain_table
+from berth.kit.terminal import Cli, note
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, FindActs
 from bus.broker_urls import user_of as user_in
@@ -26,7 +27,7 @@ commands = Commands()
 
 
 @commands.command("credentials")
-async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
+async def credentials_command(cli: ListCli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
     Each is listed with its role and limits (docs/roles.md), the time of its secret, and the command that

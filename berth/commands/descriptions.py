@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from rich.table import Table
 
 from berth.kit.command_groups import Commands, Json
+from berth.kit.listing import plain_table
 from berth.kit.options import described, option, positional
 from berth.kit.running import effective
-from berth.kit.terminal import complain, plain_table, say
+from berth.kit.terminal import complain, say
 from berth.settings import SIMULATOR, BadSetting
 
 commands = Commands()

@@ -8,9 +8,9 @@ from berth.commands.instances import instances_table
 from berth.kit.builds import instance_pages, refused_builds
 from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli
 from berth.kit.options import option
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus import topics
@@ -30,7 +30,7 @@ commands = Commands()
 
 @commands.command("ends")
 async def ends_command(
-    cli: Cli,
+    cli: ListCli,
     since: str = option("10m", "Builds that ended or changed in this time, such as 90s, 30m or 2d."),
     reply_to: str = option("", "Only builds requested with this reply address.", metavar="NAME"),
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),

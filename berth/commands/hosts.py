@@ -3,22 +3,26 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+from berth.commands.host_tables import host_facts, hosts_table
 from berth.kit.command_groups import Commands
 from berth.kit.decision_output import held_sentence
 from berth.kit.host_marks import Marked, Marking, checked_cause, disabling, enabling, forcing_down
 from berth.kit.host_output import HostNames, provider_tree
 from berth.kit.hosts import host_named, reported_hosts
-from berth.kit.key_values import labels_given
+from berth.kit.key_values import domains_given, labels_given
+from berth.kit.listing import ListCli
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
+from berth.kit.terminal import Cli
 from berth.operations.host_states import HostStandings, holds_on
+from berth.operations.host_summaries import host_summaries
 from berth.settings import BadSetting
 from bus import topics
+from bus.clock import Clock
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.resources import FindProviders, Provider
+from bus.resources import FindProviders
 from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)
@@ -34,38 +38,31 @@ OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
 @commands.command("list")
 async def show_all(
-    cli: Cli,
+    cli: ListCli,
     cell: str = option("", "Only hosts of this cell."),
     agent: str = option("", "Only hosts of this agent."),
+    label: Annotated[
+        list[str] | None,
+        described("Only hosts with this label; may be repeated.", "--label", "-l", metavar="LEVEL=NAME"),
+    ] = None,
     closed: bool = option(False, "Only hosts that are not up."),
-    long: bool = option(False, "Also hypervisor, driver, version of the agent, and supported moves."),
 ) -> None:
-    """List every host and bare-metal node of the agents, with its state as schedulers judge it."""
+    """List hosts and bare-metal nodes: state, problem, used share of each resource class, instances.
+
+    A scheduler judges the state, and names the last heartbeat. `-o wide` adds other classes, agent, zone,
+    labels, hypervisor, driver, version of the agent, supported moves and uuid. `--sort -memory` begins with
+    the fullest host.
+    """
+    labels = domains_given(label or ())
     async with cli.bus("host") as bus:
-        found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
-        described = [host.id for host in found] if long else []
-        standings = await HostStandings.ask(bus, described=described)
-    hosts = [(host, standings.of(host)) for host in sorted(found, key=lambda each: (each.cell, each.host))]
-    shown = [(host, now) for host, now in hosts if not closed or now.state != "up"]
-    facts = (
-        {
-            "host": host.host, "uuid": host.id, "cell": host.cell, "agent": host.agent, "zone": host.zone,
-            "state": now.state, "why": now.why, "since": now.since or None,
-            **(_capabilities(standings, host) if long else {}),
-        }
-        for host, now in shown
-    )  # fmt: skip
-    columns = ("host", "cell", "agent", "zone", "state", *(("capabilities",) if long else ()), "uuid")
-    rows = (
-        (
-            *(host.host, host.cell, host.agent, host.zone or "-", now),
-            *([printable(standings.capabilities(host).summary) or "-"] if long else []),
-            host.id,
-        )
-        for host, now in shown
-    )
-    table = plain_table(columns, rows)
-    cli.rows(facts, table if shown else "no host is listed")
+        found = await host_summaries(bus, cell, agent)
+    shown = [
+        host
+        for host in found
+        if labels.items() <= host.root.labels.items() and not (closed and host.standing.state == "up")
+    ]
+    table = hosts_table(shown, Clock().now())
+    cli.rows(map(host_facts, shown), table if shown else "no host is listed")
 
 
 @commands.command("show")
@@ -161,14 +158,6 @@ async def label_command(
                 case refused:
                     raise OperationRefused(f"the hosts were not labelled: {refused}")
     cli.tell(f"labels of {changed} of {len(roots)} hosts changed", changed=changed, hosts=len(roots))
-
-
-def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]:
-    known = standings.capabilities(host)
-    return {
-        "hypervisor": known.hypervisor, "hypervisor_version": known.version, "driver": known.driver,
-        "agent_version": known.agent_version, "moves": known.moves, "capabilities": known.capabilities,
-    }  # fmt: skip
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> list[Marked]:

@@ -30,7 +30,7 @@ _MODULES = {
     "Moves": {},  # of features
     "Hosts": {
         "cell": "cells", "token": "tokens", "credentials": "credentials",
-        "agent": "agents", "host": "hosts", "aggregate": "aggregates",
+        "agent": "agents", "host": "hosts", "top": "top", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
     },
     "Inspect and check": {
@@ -52,6 +52,7 @@ _GROUPS = {  # group → its description
     "token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
     "agent": "Agents of hosts and nodes, and the check of an operator's driver.",
     "host": "See what hosts have, and keep new instances away from them.",
+    "top": "The hosts, cells and projects that need attention first, or use the most.",
     "aggregate": (
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."
     ),

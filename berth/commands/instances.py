@@ -2,24 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from msgspec import structs
-from rich.table import Table
 from rich.text import Text
 
 from berth.kit.builds import instance_pages
 from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli, PlainTable, plain_table
 from berth.kit.options import option
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, coloured, complain, plain_table, progress_bar
+from berth.kit.terminal import coloured, complain, progress_bar
 from berth.settings import BadSetting
+from bus.clock import moment_text
 from bus.decisions import RefusedBuild
 from bus.delivery.runner import Bus
 from bus.queries import PRESENT, FindInstances, Instance, InstanceStatus
 
-_COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
+_COLUMNS = ("build", "name", "status", "host", "cell", "flavor", "project", "since")
+_WIDE = ("project", "since")
 
 
 commands = Commands()
@@ -37,13 +39,12 @@ class InstanceOptions:
     )
     name: str = option("", "Only instances with this name (`berth boot --name`).")
     cell: list[str] | None = option(None, "Only in this cell; may be repeated.")
-    sort: str = option("host", "Sort by a column, or `since`.")
     limit: int = option(200, "So many of each cell, by their ids.", min=1)
     every: bool = option(False, "However many there are.", "--all")
 
 
 @commands.command("instances")
-async def instances_command(cli: Cli, options: InstanceOptions) -> None:
+async def instances_command(cli: ListCli, options: InstanceOptions) -> None:
     """List the instances of all cells, which are queried in parallel.
 
     If a cell does not answer, the command names it, lists the other cells' instances, and exits with 1.
@@ -52,8 +53,6 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> None:
     for status in options.status or []:
         if status not in known:
             raise BadSetting(f"--status {status!r}: it is one of {', '.join(known)}")
-    if options.sort not in (*_COLUMNS, "since"):
-        raise BadSetting(f"--sort {options.sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
     statuses = tuple([literal for literal in known if literal in (options.status or [])])
     question = checked(
         FindInstances(
@@ -64,7 +63,7 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> None:
         cells = await chosen_cells(bus, cli.settings, options.cell or ())
         most = None if options.every else options.limit
         found, count, silent = await _instances_of(bus, cells, question, most)
-    found.sort(key=lambda instance: (getattr(instance, options.sort), instance.build))
+    found.sort(key=lambda instance: (instance.host, instance.build))
     cli.rows(found, instances_table(found) if found else "none")
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
@@ -100,11 +99,12 @@ async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence
     return found, bool(silent)
 
 
-def instances_table(found: Sequence[Instance | RefusedBuild]) -> Table:
+def instances_table(found: Sequence[Instance | RefusedBuild]) -> PlainTable:
     """Return instances and refused builds as a table for the terminal."""
     rows = []
     for instance in found:
-        row = [getattr(instance, column, "") for column in _COLUMNS]
+        row: list[Any] = [getattr(instance, column, "") for column in _COLUMNS]
         row[_COLUMNS.index("status")] = Text.from_markup(coloured(instance.status))
+        row[_COLUMNS.index("since")] = moment_text(since) if (since := row[-1]) else ""
         rows.append(row)
-    return plain_table(_COLUMNS, rows, folded={*_COLUMNS} - {"build", "status"})
+    return plain_table(_COLUMNS, rows, folded={*_COLUMNS} - {"build", "status"}, wide=_WIDE)

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from berth.commands.ironic_access import HERE, AnyIronic
 from berth.kit.command_groups import Commands
+from berth.kit.listing import plain_table
 from berth.kit.options import option, positional
-from berth.kit.terminal import plain_table
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 

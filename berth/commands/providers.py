@@ -8,9 +8,10 @@ from typing import Annotated, Final
 from berth.kit.cells import chosen_cells
 from berth.kit.command_groups import Commands
 from berth.kit.hosts import every_provider, hosts_named
+from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import argument, described, option, positional
 from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
@@ -46,7 +47,7 @@ OfClass = Annotated[str, described("Only with an inventory of this class.", "--c
 
 @providers.command("list")
 async def list_providers(
-    cli: Cli,
+    cli: ListCli,
     trait: OfTraits = None,
     resource_class: OfClass = "",
     cell: str = option("", "Only providers of this cell.", metavar="NAME"),
@@ -93,13 +94,13 @@ async def show_provider(
 
 
 @classes.command("list")
-async def list_classes(cli: Cli) -> None:
+async def list_classes(cli: ListCli) -> None:
     """List the resource classes, OpenStack's standard classes first."""
     await show_names(cli, "resource class")
 
 
 @classes.command("show")
-async def show_class(cli: Cli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> None:
+async def show_class(cli: ListCli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> None:
     """Show which providers have an inventory of a resource class, and how much of it is used."""
     await _known(cli, "resource class", name)
     await show_providers(cli, (), name)
@@ -107,7 +108,7 @@ async def show_class(cli: Cli, name: Annotated[str, positional("Its name.", meta
 
 @traits.command("list")
 async def list_traits(
-    cli: Cli,
+    cli: ListCli,
     prefix: str = option("", "Only traits that begin so: CUSTOM_, HW_CPU_.", metavar="TEXT"),
     used: bool = option(False, "Only traits that a provider has."),
 ) -> None:
@@ -116,7 +117,7 @@ async def list_traits(
 
 
 @traits.command("show")
-async def show_trait(cli: Cli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> None:
+async def show_trait(cli: ListCli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> None:
     """Show which providers have a trait."""
     await _known(cli, "trait", name)
     await show_providers(cli, (name,))
@@ -124,7 +125,7 @@ async def show_trait(cli: Cli, name: Annotated[str, positional("Its name.", meta
 
 @commands.command("usage")
 async def usage_command(
-    cli: Cli,
+    cli: ListCli,
     project: Annotated[str, positional("Id of the project.", metavar="PROJECT")],
     user: str = option("", "Only consumers of this user.", metavar="ID"),
 ) -> None:

@@ -5,8 +5,8 @@ from rich.text import Text
 
 from berth.commands.descriptions import Markdown, show
 from berth.kit.command_groups import Commands, Json
+from berth.kit.listing import plain_table
 from berth.kit.running import effective
-from berth.kit.terminal import plain_table
 
 commands = Commands()
 rules = Commands(name="rules", invoke_without_command=True)

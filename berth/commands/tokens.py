@@ -13,9 +13,10 @@ import msgspec
 from msgspec import structs
 
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
 from berth.kit.secret_files import write_secret
-from berth.kit.terminal import Cli, plain_table
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
@@ -37,7 +38,7 @@ class TokenOptions:
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> None:
+async def list_command(cli: ListCli) -> None:
     """List the tokens of the token file: id, user, project, roles and limits; never a token."""
     rows = [
         {

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
     from berth.kit.key_values import domains_given, labels_given, pairs_given
+    from berth.kit.listing import ListCli, plain_table
     from berth.kit.named_objects import HostRequestOptions, resolved_request
     from berth.kit.options import HOW_MANY, WHEN, WHERE, OptionsOf, argument, described, option, positional
     from berth.kit.oslo_conf import BadConf, OsloConf, read_conf
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
     from berth.kit.rest_ends import REPLY_TO, EndRule
     from berth.kit.secret_files import as_user, write_secret
     from berth.kit.settings_files import scheduler_settings_in
-    from berth.kit.terminal import Cli, complain, note, plain_table, progress_bar, write_json
+    from berth.kit.terminal import Cli, complain, note, progress_bar, write_json
     from berth.kit.times import age_text, is_time, seconds_given, seconds_since, time_given, waiting_time
     from berth.kit.undoing import undone_on_failure
     from berth.kit.urls import check_broker_url, is_loopback
@@ -110,6 +111,7 @@ OFFERED = {
     "Commands": ".command_groups",  # registers the functions of a feature as commands
     "WaitingCommand": ".command_groups",  # a command whose option --wait may have a time
     "Cli": ".terminal",  # a parameter of commands: prints text or JSON, connects to the bus
+    "ListCli": ".listing",  # the same for commands that list: columns, order and form of the table
     "option": ".options",  # an option in a dataclass or signature
     "argument": ".options",  # an argument in a dataclass
     "described": ".options",  # an option in `Annotated`
@@ -124,7 +126,7 @@ OFFERED = {
     "Settings": "berth.settings",  # the settings in force; `settings.of(...)` returns those of a feature
     "settings_by_name": "berth.settings",  # shows a setting by the name that operators know
     # Output
-    "plain_table": ".terminal",  # a table without borders
+    "plain_table": ".listing",  # a table without borders
     "note": ".terminal",  # a note on standard error
     "complain": ".terminal",  # the console of error messages
     "progress_bar": ".terminal",  # shows how far long work is

@@ -8,9 +8,11 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from berth.kit.listing import FORMS, WATCH_SECONDS, ListCli, Listing, repeated
 from berth.kit.options import OptionsOf, _keyword, _plain, described
 from berth.kit.running import effective, run
 from berth.kit.terminal import Cli, say
+from berth.settings import BadSetting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,6 +21,34 @@ StateDir = Annotated[str | None, described("Where the embedded berth keeps its s
 
 
 Json = Annotated[bool, described("Print JSON.", "--json")]
+
+
+LISTS = "The list"  # panel of the options that all lists have
+
+
+Form = Annotated[str, described("`json` prints JSON.", "--output", "-o", metavar="table|json", hidden=True)]
+
+
+ListForm = Annotated[
+    str,
+    described(
+        "The form: `wide` has more columns, `name` only the first, to be read by another command.",
+        "--output", "-o", metavar="|".join(FORMS), panel=LISTS,
+    ),
+]  # fmt: skip
+
+
+Columns = Annotated[str, described("Only these columns: host,state.", metavar="TITLE,...", panel=LISTS)]
+
+
+Sort = Annotated[
+    str, described("Sort by a column; with a minus, the highest first.", metavar="[-]TITLE", panel=LISTS)
+]
+
+
+Watch = Annotated[
+    bool, described(f"List again every {WATCH_SECONDS:g} seconds, until Ctrl-C.", "--watch", panel=LISTS)
+]
 
 
 class WaitingCommand(TyperCommand):
@@ -54,21 +84,26 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
 
     `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a dataclass without descriptions;
     fields that the mapping lacks are omitted. A parameter of type `Cli` becomes the options --json and
-    --state-dir. `Annotated[Cli, help]` sets the help of --json; a second annotation omits --state-dir.
+    --state-dir; one of type `ListCli` also those of lists. `Annotated[Cli, help]` sets the help of --json; a
+    second annotation omits --state-dir.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
+    lists = False  # whether the command lists
     records: dict[str, tuple[Any, tuple[str, ...]]] = {}
     several: dict[tuple[str, str], OptionsOf] = {}  # parameter and field → its dataclasses
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
         class_, *about = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
-        if class_ is Cli:
+        if class_ in {Cli, ListCli}:
+            lists = class_ is ListCli
             json = Annotated[bool, described(about[0], "--json")] if about else Json
-            last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
-            last = last[: 3 - max(len(about), 1)]
-            records[name] = _cli, (*(option.name for option in last), "context")
+            last = [*_LIST_OPTIONS] if lists else [_keyword("output", Form, "")]
+            last += [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
+            last = last[:-1] if len(about) > 1 else last
+            makes = _list_cli if lists else _cli
+            records[name] = makes, (*(option.name for option in last if option.name != "watch"), "context")
             if "context" not in hints:
                 last.append(
                     inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -90,10 +125,13 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     function.__defaults__ = tuple(_plain(default) for default in function.__defaults__ or ())
 
     def command(**given: Any) -> None:
+        watches = lists and given.pop("watch")
         for name, (class_, fields) in records.items():
             values = {field: given[field] if field in hints else given.pop(field) for field in fields}
             values |= {field: each.made(given) for (of, field), each in several.items() if of == name}
             given[name] = class_(**{field: value for field, value in values.items() if value is not None})
+        if watches:
+            run(repeated(lambda: function(**given)))
         work = function(**given)
         if inspect.iscoroutine(work):
             run(work)
@@ -104,5 +142,27 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     return command
 
 
-def _cli(as_json: bool, context: typer.Context, state_dir: str | None = None) -> Cli:
-    return Cli(effective(state_dir=state_dir).settings, as_json, say, context.command_path)
+_LIST_OPTIONS = (
+    _keyword("output", ListForm, ""),
+    _keyword("columns", Columns, ""),
+    _keyword("sort", Sort, ""),
+    _keyword("watch", Watch, False),
+)
+
+
+def _cli(as_json: bool, output: str, context: typer.Context, state_dir: str | None = None) -> Cli:
+    if output not in {"", "table", "json"}:
+        raise BadSetting(f"--output {output}: this command prints `table` or `json`; lists have more forms")
+    settings = effective(state_dir=state_dir).settings
+    return Cli(settings, as_json or output == "json", say, context.command_path)
+
+
+def _list_cli(
+    as_json: bool, output: str, columns: str, sort: str, context: typer.Context, state_dir: str | None = None
+) -> ListCli:
+    if as_json and output not in {"", "json"}:
+        raise BadSetting(f"--json is the same as `-o json`, so it cannot be given with -o {output}")
+    titles = tuple([title for title in columns.split(",") if title])
+    listing = Listing("json" if as_json else output or "table", titles, sort)
+    settings = effective(state_dir=state_dir).settings
+    return ListCli(settings, listing.is_data, say, context.command_path, listing=listing)

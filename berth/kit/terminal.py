@@ -3,22 +3,20 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from berth.settings import Settings
 from bus import parts
 from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.masking import OBEYED, printable
+from bus.masking import OBEYED
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,9 +36,11 @@ _SLOW_SECONDS = 2.0  # then a note says which broker does not answer
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
-def console(file: IO[str]) -> Console:
-    """Return a console that wraps no lines: terminals wrap lines themselves, and pipes need whole lines."""
-    width = None if file.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
+def console(file: IO[str], piped_width: int = _PIPED_WIDTH) -> Console:
+    """Return a console that wraps no lines: terminals wrap lines themselves, and pipes need whole lines.
+    `piped_width`: columns of a table outside of a terminal.
+    """
+    width = None if file.isatty() or os.environ.get("COLUMNS") else piped_width
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
 
@@ -136,21 +136,6 @@ class Cli:
                 write_json(record)
         else:
             self.say.print(table)
-
-
-def plain_table(
-    titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
-) -> Table:
-    """Return a table without borders and markup; only columns in `folded` wrap text (None: all columns)."""
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        if folded is None or title in folded:
-            table.add_column(title, overflow="ellipsis" if folded is None else "fold")
-        else:
-            table.add_column(title, no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
-    return table
 
 
 def note(text: str) -> None:

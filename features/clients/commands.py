@@ -17,6 +17,7 @@ from berth.kit import (
     BrokerUser,
     Cli,
     Commands,
+    ListCli,
     Permissions,
     RecordedUsers,
     Settings,
@@ -133,7 +134,7 @@ async def permit(cli: Cli, names: Names = None, *, tool: BrokerTool) -> None:
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> None:
+async def list_command(cli: ListCli) -> None:
     """List the registered API clients, sorted by name, each with its projects and its role."""
     await _show(cli, "")
 

@@ -10,6 +10,7 @@ from berth.kit import (
     BadSetting,
     Cli,
     Commands,
+    ListCli,
     checked,
     described,
     host_names,
@@ -92,7 +93,8 @@ async def create_command(
 
 @commands.command("list")
 async def list_groups(
-    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only groups of this project.")
+    cli: Annotated[ListCli, "Whole, as JSON lines."],
+    project: str = option("", "Only groups of this project."),
 ) -> None:
     """List server groups by name, with the number of members and of their hosts."""
     async with cli.bus("group") as bus:

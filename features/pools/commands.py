@@ -9,6 +9,7 @@ from berth.kit import (
     BadSetting,
     Cli,
     Commands,
+    ListCli,
     aggregate_named,
     check_host_names,
     checked,
@@ -93,7 +94,7 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> No
 
 
 @commands.command("list")
-async def list_command(cli: Cli) -> None:
+async def list_command(cli: ListCli) -> None:
     """List the pools: providers that share their resources with the hosts of their aggregates."""
     like = ResourceGroup(required=(SHARES,))
     async with cli.bus("pool") as bus:

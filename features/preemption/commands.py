@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, checked, option, plain_table, positional
+from berth.kit import BadSetting, Cli, Commands, ListCli, checked, option, plain_table, positional
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.vocabulary import Taken, seconds_of
@@ -64,7 +64,7 @@ async def unset_command(cli: Cli, name: Name) -> None:
 
 
 @commands.command("show")
-async def show(cli: Cli) -> None:
+async def show(cli: ListCli) -> None:
     """Show the priority classes."""
     async with cli.bus("priority") as bus:
         found = (await bus.asker(PRIORITIES)(FindPriorities())).classes

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, option, plain_table, positional
+from berth.kit import BadSetting, Cli, Commands, ListCli, option, plain_table, positional
 from features.quotas.edits import (
     parsed_limits,
     project_to_edit,
@@ -75,7 +75,7 @@ async def unset_command(
 
 @commands.command("show")
 async def show(
-    cli: Cli,
+    cli: ListCli,
     project: Annotated[str, positional(f"{_PROJECT} None: all projects.", metavar="[PROJECT]")] = "",
     limited: bool = option(False, "Without projects that have instances but no limit of their own."),
 ) -> None:

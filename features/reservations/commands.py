@@ -6,6 +6,7 @@ from berth.kit import (
     WHEN,
     Cli,
     Commands,
+    ListCli,
     check_host_names,
     described,
     host_names,
@@ -75,7 +76,7 @@ async def create_command(
 
 @commands.command("list")
 async def list_reservations(
-    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only of this project.")
+    cli: Annotated[ListCli, "Whole, as JSON lines."], project: str = option("", "Only of this project.")
 ) -> None:
     """List reservations with their state, and how many of their slots hold capacity that is not drawn."""
     now = Clock().now()

@@ -10,6 +10,7 @@ from rich.text import Text
 from berth.kit import (
     Cli,
     Commands,
+    ListCli,
     chosen_cells,
     complain,
     described,
@@ -41,7 +42,7 @@ Wait = Annotated[float, described("Wait so long until it is done; 0: do not.", m
 
 @commands.command("list")
 async def show_agents(
-    cli: Cli, cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell")
+    cli: ListCli, cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell")
 ) -> None:
     """List the agents of bare-metal nodes, with their leases, nodes and instances.
 

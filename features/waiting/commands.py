@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 from rich.table import Table
 
-from berth.kit import Cli, Commands, age_text, option, plain_table
+from berth.kit import Commands, ListCli, age_text, option, plain_table
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable
@@ -18,7 +18,7 @@ _WAITING_PAGE = 200
 
 @commands.command("waiting")
 async def waiting_command(
-    cli: Cli,
+    cli: ListCli,
     project: str = option("", "Only requests of this project."),
     limit: int = option(50, "The number of requests, the first in the queue.", min=1),
 ) -> None:

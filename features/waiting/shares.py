@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, checked, option, plain_table, positional
+from berth.kit import BadSetting, Cli, Commands, ListCli, checked, option, plain_table, positional
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
@@ -54,7 +54,7 @@ async def unset_command(cli: Cli, project: Project) -> None:
 
 @commands.command("show")
 async def show(
-    cli: Cli,
+    cli: ListCli,
     project: Annotated[str, positional("Only this project.", metavar="[PROJECT]")] = "",
     backlogged: bool = option(False, "Only projects with requests in the backlog."),
 ) -> None:

@@ -32,8 +32,8 @@ from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import edit, find_providers, report, silent_placement
+from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, on_hosts
+from tests.support.placement_calls import edit, find_providers, must_take, report, silent_placement
 
 pytestmark = LOCALLY
 
@@ -111,7 +111,7 @@ async def test_disabling_a_host_does_not_change_the_agents_report(
     assert (await states(host_command))["host-1"] == "disabled"
     assert await host_command("enable", "host-1") == "host-1: open\n"
     assert await traits(placement, 1) == {"COMPUTE_NODE"}
-    assert "unknown: no scheduler answers" in await host_command("list", "--closed")
+    assert "no scheduler answers" in await host_command("list", "--closed")
     refused = await host_command("enable", "host-3", ends=1)
     assert refused == "host-3: its agent has disabled it: only that can undo it\n"
 
@@ -132,7 +132,7 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
             ("host-2", "down", "no heartbeat", 1.5e9),
             ("host-3", "disabled", "disabled by its agent", None),
         ]
-        assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host_command("list", "--closed")
+        assert "no heartbeat since 2017-07-14 02:40:00 UTC" in await host_command("list", "--closed")
         assert "host-1" not in await host_command("list", "--closed")
 
 
@@ -183,12 +183,37 @@ async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(
     async with serving(connect, scheduler):
         assert summary in await host_command("show", "host-1")
         assert "QEMU" not in await host_command("show", "host-2")
-        assert summary in await host_command("list", "--long")
+        assert summary in await host_command("list", "-o", "wide")
         assert "QEMU" not in await host_command("list")
-        listed = {host["host"]: host for host in await host_command.json("list", "--long")}
+        listed = {host["host"]: host for host in await host_command.json("list")}
         assert listed["host-1"]["hypervisor_version"] == "8.2.1"
         assert listed["host-1"]["moves"] == ["live", "migrate"]
         assert listed["host-2"]["driver"] == ""
+
+
+async def test_the_worst_hosts_are_first_those_that_are_not_up_and_then_the_fullest(
+    host_command: CommandLine, connect: Connect, placement: Placement, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    await must_take(placement, a_claim(1, on_hosts(1)))
+    top = CommandLine("top", monkeypatch, capsys)
+    down = HostHealth(root=uid(2, "a"), host="host-2", cell="c1", agent="a", availability="down", why="gone")
+
+    async def find(question: FindHostHealth) -> HostHealthFound:
+        known = [HostCapabilities(root=root, instances=1, heard=1e9) for root in question.roots]
+        return HostHealthFound(hosts=(down,), capabilities=tuple(known) if question.described else ())
+
+    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+        worst = await top.json("hosts", "--limit", "3")
+        assert [(host["host"], host["state"]) for host in worst] == [
+            ("host-2", "down"), ("host-3", "disabled"), ("host-1", "up"),
+        ]  # fmt: skip
+        assert worst[2]["used"]["VCPU"]["used"] > 0
+        fullest = await host_command("list", "--sort", "-vcpu", "-o", "name")
+        assert fullest.split()[0] == "host-1"
+        [cell] = await top.json("cells")
+        assert (cell["hosts"], cell["states"]) == (3, {"up": 1, "down": 1, "disabled": 1})
+        assert cell["used"]["VCPU"]["capacity"] == 3 * worst[2]["used"]["VCPU"]["capacity"]
 
 
 async def test_forced_down_is_set_and_removed_independently_of_disabled(

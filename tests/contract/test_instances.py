@@ -14,7 +14,8 @@ from berth.commands.builds import delete
 from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.features import packages
-from berth.kit import builds, terminal
+from berth.kit import builds, listing
+from berth.kit.listing import ListCli, Listing
 from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
@@ -103,15 +104,15 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
     monkeypatch.setattr(builds, "INSTANCE_SECONDS", 0.5)
     monkeypatch.setattr(builds, "PAGE", 2)
-    monkeypatch.setattr(terminal, "write_json", lambda one: output.write(f"{one.build} "))
+    monkeypatch.setattr(listing, "write_json", lambda one: output.write(f"{one.build} "))
     store = Database("sqlite+aiosqlite://", inline=True)
     await migrate(store, *packages("conductor"))
     await six_builds(store)
     books = Books()
     conductor = cell_conductor(CELL, store, books.claim_many, books.release_many, **FEATURES)
     settings = Settings().having(cells=(CELL, "gone") if away else (CELL,))
-    options = InstanceOptions(sort="build", every=True)
-    shown = instances_command(Cli(settings, True, Console(file=output)), options)
+    cli = ListCli(settings, True, Console(file=output), listing=Listing("json", sort="build"))
+    shown = instances_command(cli, InstanceOptions(every=True))
     async with serving(lambda: LocalTransport(broker), conductor):
         if away:
             with pytest.raises(OperationRefused, match="not shown, for it did not answer: cell gone"):
@@ -139,7 +140,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     await conductor.report_many(
         [an_agent_report(two, "built"), an_agent_report(three, "failed", retry=False, cause="bad image")]
     )
-    cli = Cli(Settings().having(cells=(CELL,)), False, Console(file=io.StringIO()))
+    cli = ListCli(Settings().having(cells=(CELL,)), False, Console(file=io.StringIO()))
     worker = cell_conductor(CELL, store, books.claim_many, books.release_many, **FEATURES)
     request, asked = a_request(9, reply_to="client"), list[FindRefused]()
 
@@ -296,7 +297,7 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
 ) -> None:
     broker, output = LocalBroker(), io.StringIO()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
-    cli = Cli(Settings(), False, Console(file=output))
+    cli = ListCli(Settings(), False, Console(file=output))
     async with serving(lambda: LocalTransport(broker), cell_and_placement(known, held)):
         deleting = plainly(delete(cli, DELETED_BUILD, "c1", True, timeout=10.0))
         if says is None:

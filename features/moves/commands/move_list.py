@@ -11,6 +11,7 @@ from rich.table import Table
 from berth.kit import (
     Cli,
     Commands,
+    ListCli,
     age_text,
     ask_cells,
     attempts_of,
@@ -43,7 +44,7 @@ commands.add_typer(moves)
 
 @moves.command("list")
 async def list_command(
-    cli: Cli,
+    cli: ListCli,
     build: list[str] | None = option(None, "Only this instance's; may be repeated."),
     host: str = option("", "Only moves from or to this host.", metavar="NAME|UUID"),
     every: bool = option(False, "Ended moves, too.", "--all"),
