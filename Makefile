@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak terminations simulate bench quality screenshots room-bench docs snippets first-region packages release services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak terminations simulate bench bench-beside quality screenshots room-bench docs snippets first-region packages release services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -94,6 +94,10 @@ simulate: $(VENV)/.stamp-dev ## simulate thousands of small regions with faults 
 bench: $(VENV)/.stamp-dev ## measure everything, beside the recorded run (ARGS="..." for some, or options)
 	@scripts/install-services
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-beside: $(VENV)/.stamp-dev ## processor time a boot beside earlier commits (COMMIT="39c55bef ..."); fails if 5 % more
+	@scripts/install-services
+	@$(BIN)/python -m bench.beside $(COMMIT) $(ARGS)
 
 quality: $(VENV)/.stamp-dev ## measure how well berth places, on synthetic traces or given ones (ARGS="--help")
 	@$(BIN)/python -m bench.quality $(ARGS)

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench import hop_times
 from bench.durable import of_new_servers
 from bench.loading import a_berth, load_parser
-from bench.processes import parts_of
+from bench.processes import of_berth, parts_of
 from berth.loadtest import LoadPlan, latency_svg, mixed
 
 
@@ -46,6 +46,7 @@ def main() -> None:
         f"{run.outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f} "
         f"{run.in_all:12.2f}  {parts_of(run.cost)}; the load: {run.cost['load']:.2f}"
     )
+    print(f"without the simulated agents (compute): {of_berth(run.cost):.2f} ms of processor time a boot")
     if hops:
         print(hops)
     if arguments.picture:

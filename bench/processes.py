@@ -10,6 +10,8 @@ _MEGABYTE = 1024.0  # in the kilobytes of /proc
 
 WORKERS = ("scheduler", "placement", "conductor", "compute", "ironic", "nova", "rest")
 BESIDE = ("load", "py-spy")  # the measuring processes are not part of the result
+# stand for the compute services of a cloud; in the layout `compact` they share processes with conductors
+SIMULATED = ("compute",)
 
 ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
 
@@ -25,6 +27,11 @@ def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> default
 def in_all(cost: Mapping[str, float]) -> float:
     """Return the total processor time of berth's workers and servers, without the measuring processes."""
     return sum(spent for name, spent in cost.items() if name not in BESIDE)
+
+
+def of_berth(cost: Mapping[str, float]) -> float:
+    """Return the processor time of berth's workers and servers without the simulated agents."""
+    return in_all(cost) - sum(cost.get(name, 0.0) for name in SIMULATED)
 
 
 def parts_of(cost: Mapping[str, float]) -> str:
