@@ -64,18 +64,22 @@ def _before_every_command(
 
 @app.command("commands", rich_help_panel="Inspect and check")
 def commands_command(
+    text: Annotated[str, typer.Argument(help="Only commands whose name or purpose has this text.")] = "",
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/commands.md.")] = False,
 ) -> None:
     """Show every command with its purpose, and whether it can print JSON."""
     from berth import command_table
 
-    if as_json:
-        write_json(command_table.as_json(app))
-    elif markdown:
+    if markdown:
         sys.stdout.write(command_table.markdown(app))
+        return
+    has = text.lower()
+    found = [row for row in command_table.as_json(app) if has in f"{row['command']} {row['does']}".lower()]
+    if as_json:
+        write_json(found)
     else:
-        for row in command_table.as_json(app):
+        for row in found:
             say.print(f"[bold]berth {row['command']}[/bold]  {escape(row['does'])}")
 
 

@@ -5,8 +5,10 @@ source text of the modules, without loading the modules.
 """
 
 import re
+import sys
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +111,9 @@ def _listed() -> Iterator[Listed]:
 
 COMMANDS = tuple(_listed())
 
+# What a beginner needs, in the order of need: `berth --help` explains these, and names the others.
+FIRST = ("demo", "init", "up", "boot", "why", "instances", "delete", "host", "top", "doctor")
+
 
 class Later(TyperCommand):
     """A placeholder for a command or group of commands; when called, loads the module that defines it."""
@@ -144,6 +149,10 @@ class EveryCommand(TyperGroup):
         super().__init__(**kwargs)
         self.commands.update({listed.name: Later(listed) for listed in COMMANDS})
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of `berth`: the first commands with their purpose, all others by name."""
+        sys.stdout.write(first_page({name: command.help or "" for name, command in self.commands.items()}))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Refuse a command of a feature that this berth does not have, with the name of the feature."""
         for words in (args[:2], args[:1]):
@@ -151,3 +160,39 @@ class EveryCommand(TyperGroup):
             if command not in self.commands and (why := missing_features(command)):
                 ctx.fail(why)
         return super().resolve_command(ctx, args)
+
+
+def first_page(says: Mapping[str, str]) -> str:
+    """Return the text of `berth --help`, of at most 40 lines of 80 characters. `says` has each command's
+    purpose.
+    """
+    lines = [
+        "berth places virtual machines and bare metal: placement and scheduling by events.",
+        "",
+        "Usage: berth [--config FILE] [--set NAME=VALUE]... COMMAND [OPTIONS]",
+        "",
+        "First steps",
+        *(f"  {name:<11}{_shortened(says[name])}" for name in FIRST),
+        "",
+    ]
+    panels: defaultdict[str, list[str]] = defaultdict(list)
+    for listed in COMMANDS:
+        if listed.name not in FIRST:
+            panels[listed.panel].append(listed.name)
+    panels["Inspect and check"].append("commands")
+    for panel, names in panels.items():
+        lines += textwrap.wrap(
+            f"{panel}: {', '.join(names)}", 80, subsequent_indent="  ", break_on_hyphens=False
+        )
+    lines += [
+        "",
+        "`berth COMMAND --help` explains a command; `berth commands TEXT` finds commands.",
+        "Settings: berth.toml, BERTH_... variables, --config, --set (`berth settings`).",
+        "Exit codes: 0 done; 1 not done, or a check failed; 2 wrong usage; 130 Ctrl-C.",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _shortened(text: str) -> str:
+    """Return the first clause of a purpose, shortened so that it fits into a line."""
+    return textwrap.shorten(re.split(r"[:;.] |[.]$", text)[0], 67, placeholder=" ...")

@@ -243,6 +243,22 @@ def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
         assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.module == module}
 
 
+def test_the_help_fits_into_a_terminal_explains_the_first_commands_and_names_all() -> None:
+    printed = CliRunner().invoke(app, ["--help"]).output
+    lines = printed.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 81
+    named = set(re.findall(r"[a-z-]+", printed))
+    assert named >= {listed.name for listed in index.COMMANDS}
+    explained = [line.split()[0] for line in lines[5 : 5 + len(index.FIRST)]]
+    assert explained == [*index.FIRST]
+
+
+def test_commands_are_found_by_a_text() -> None:
+    found = CliRunner().invoke(app, ["commands", "evacuat", "--json"]).output
+    assert "evacuate" in {row["command"] for row in json.loads(found)}
+    assert "boot" not in {row["command"] for row in json.loads(found)}
+
+
 def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands_need() -> None:
     script = (
         "import sys; from berth.__main__ import app; app(['--help'], standalone_mode=False);"
