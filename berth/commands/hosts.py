@@ -1,6 +1,7 @@
 """`berth host`: lists hosts, and enables, disables or forces them down by traits of their root providers."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 from berth.commands.host_tables import host_facts, hosts_table
@@ -14,15 +15,18 @@ from berth.kit.listing import ListCli
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli
+from berth.kit.timeline import Happening, in_order, of_acts, timeline_table
 from berth.operations.host_states import HostStandings, holds_on
 from berth.operations.host_summaries import host_summaries
 from berth.settings import BadSetting
 from bus import topics
+from bus.audit_trail import FindActs
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.resources import FindProviders
+from bus.resources import FindProviders, Provider
 from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)
@@ -66,10 +70,17 @@ async def show_all(
 
 
 @commands.command("show")
-async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> None:
+async def show(
+    cli: Cli,
+    host: Annotated[str, positional("Its name, or its root's uuid.")],
+    story: bool = option(False, "Only what was done to it, by time, and who requested it.", "--timeline"),
+) -> None:
     """Show the provider tree of a host (inventories, usage and traits), and its hypervisor and agent."""
     async with cli.bus("host") as bus:
         root = await host_named(bus, host)
+        if story:
+            await tell_story(cli, bus, root)
+            return
         query = FindProviders(
             in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner", "labels")
         )
@@ -84,6 +95,16 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
         cli.tell(printable(summary))
     for each in held:
         cli.value(each, held_sentence(each), "yellow")
+
+
+async def tell_story(cli: Cli, bus: Bus, root: Provider) -> None:
+    """Print what operators did to a host, and since when it is down, by time."""
+    acts = (await bus.asker(topics.FIND_ACTS)(FindActs(target=root.id))).records
+    now = (await HostStandings.ask(bus, (root.id,))).of(root)
+    down = [Happening(now.since, f"last heartbeat; now {now.state}: {now.why}")] if now.since else []
+    found = in_order([*of_acts(acts), *down])
+    table = timeline_table(found, Clock().now())
+    cli.rows(map(asdict, found), table if found else f"nothing is recorded of {root.host or root.name}")
 
 
 @commands.command("disable")

@@ -1,13 +1,17 @@
 """`berth why`: shows why a build is on its host or has no host, and repeats recorded decisions."""
 
+from dataclasses import asdict
+
 from berth.features import added
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
 from berth.kit.record_output import show_records
-from berth.kit.record_queries import ExplainedId, ExplainingPart, KnownRecords, known_records
+from berth.kit.record_queries import ExplainedId, ExplainingPart, KnownRecords, known_records, timeline
 from berth.kit.terminal import Cli
+from berth.kit.timeline import timeline_table
 from berth.settings import BadSetting
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -26,6 +30,7 @@ async def why_command(
         False,
         "The decision with the present hosts and rules; for a placed build: of one instance of its flavor.",
     ),
+    story: bool = option(False, "What happened to it, by time, and who requested it.", "--timeline"),
 ) -> int:
     """Explain why a build is on its host or has no host, or why a move chose its host, waits or was refused.
 
@@ -33,9 +38,20 @@ async def why_command(
     weights of the best hosts, and later refused claims, attempts and alternates. For a build without a host
     it shows the closest hosts, and what would help.
     """
-    if again and now:
-        raise BadSetting("--replay repeats the past decision, --now makes a new one: use one of them")
-    return await why(cli, uuid_of(build, "a build or request"), again, now)
+    if again + now + story > 1:
+        raise BadSetting("use one: --replay repeats the decision, --now decides anew, --timeline tells all")
+    id_ = uuid_of(build, "a build or request")
+    return await tell_story(cli, id_) if story else await why(cli, id_, again, now)
+
+
+async def tell_story(cli: Cli, id_: str) -> int:
+    """Print what happened to a build or request, by time."""
+    async with cli.bus("why") as bus:
+        known = await known_records(cli.settings, bus, id_)
+        found = await timeline(cli.settings, bus, known, id_)
+    table = timeline_table(found, Clock().now())
+    cli.rows(map(asdict, found), table if found else "no times are recorded")
+    return 0
 
 
 async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:

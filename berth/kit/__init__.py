@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from berth.kit.secret_files import as_user, write_secret
     from berth.kit.settings_files import scheduler_settings_in
     from berth.kit.terminal import Cli, complain, note, progress_bar, write_json
+    from berth.kit.timeline import Happening
     from berth.kit.times import age_text, is_time, seconds_given, seconds_since, time_given, waiting_time
     from berth.kit.undoing import undone_on_failure
     from berth.kit.urls import check_broker_url, is_loopback
@@ -213,6 +214,7 @@ OFFERED = {
     # What a feature adds to commands of the kernel and of other features
     "added": "berth.features",  # the values PART that features add to a command or page of this feature
     "add_messages": "berth.features",  # adds the messages of all features, for a client library
+    "Happening": ".timeline",  # what happened to a build at a time, for `berth why --timeline`
     "BuildExplanation": ".explanations",  # a line of `berth why`
     "AnswerAddition": ".explanations",  # lines and JSON fields in the output of another feature's command
     "KnownRecords": ".record_queries",  # the records about a build that `berth why` has found

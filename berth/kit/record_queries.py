@@ -10,8 +10,10 @@ from berth.kit.cells import ask_cells, known_cells
 from berth.kit.explanations import BuildExplanation
 from berth.kit.options import positional
 from berth.kit.terminal import Cli
+from berth.kit.timeline import Happening, in_order, of_acts, of_build
 from berth.settings import Settings
 from bus import topics
+from bus.audit_trail import FindActs
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
@@ -51,16 +53,26 @@ async def _no_reasons(
     return ()
 
 
+async def _nothing_happened(
+    bus: Bus, id_: str, builds: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[Happening]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainingPart:
     """Explains builds for `berth why`. `reasons` returns explanations of a build, request or move; it gets
-    the bus, the id, the builds and the cells. `decide_now` answers the option --now and returns the exit
-    code, or None if the recorded decision is of another feature; None: it does not answer this option.
+    the bus, the id, the builds and the cells. `happened` gets the same, and returns what happened to the
+    builds, for the option --timeline. `decide_now` answers the option --now and returns the exit code, or
+    None if the recorded decision is of another feature; None: it does not answer this option.
     """
 
     reasons: Callable[
         [Bus, str, Sequence[BuildStands], Sequence[str]], Awaitable[Sequence[BuildExplanation]]
     ] = _no_reasons
+    happened: Callable[[Bus, str, Sequence[BuildStands], Sequence[str]], Awaitable[Sequence[Happening]]] = (
+        _nothing_happened
+    )
     decide_now: Callable[[Cli, Bus, KnownRecords], Awaitable[int | None]] | None = None
 
 
@@ -89,3 +101,22 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
         unanswered = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
         raise OperationRefused(f"there is no build, request or move {id_}{unanswered}")
     return known
+
+
+async def timeline(settings: Settings, bus: Bus, known: KnownRecords, id_: str) -> list[Happening]:
+    """Return what happened to a build or to the builds of a request, from the records of its cell, of
+    features, and of the audit trail.
+    """
+    cells = await known_cells(bus, settings)
+    added_by = [part.happened(bus, id_, known.stands, cells) for part in added(ExplainingPart, "explaining")]
+    of_features = await asyncio.gather(*added_by)
+    ids = dict.fromkeys((id_, *(build.build for build in known.stands)))
+    ask = bus.asker(topics.FIND_ACTS, timeout=SECONDS)
+    acts = await asyncio.gather(*(ask(FindActs(target=target)) for target in ids))
+    return in_order(
+        [
+            *(each for build in known.stands for each in of_build(build)),
+            *(each for several in of_features for each in several),
+            *of_acts({act.id: act for page in acts for act in page.records}.values()),
+        ]
+    )

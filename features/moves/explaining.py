@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, Cli, ExplainingPart, KnownRecords, ask_cells
+from berth.kit import BuildExplanation, Cli, ExplainingPart, Happening, KnownRecords, ask_cells
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -43,6 +43,27 @@ async def reasons(
     return [*found, *planned]
 
 
+async def happened(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[Happening]:
+    """Return when the moves of the builds began and ended."""
+    builds = tuple(build.build for build in stands)
+    if not builds:
+        return ()
+    find = bus.asker(FIND_MOVES, timeout=SECONDS)
+    found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, builds=builds)))
+    moves = [move for answer in found.values() for move in answer.moves if not move.in_cell]
+    begun = [Happening(move.since, f"{move.kind} {move.move} began on {move.source}") for move in moves]
+    ended = [Happening(move.ended, _ended(move)) for move in moves if move.ended]
+    return [each for each in (*begun, *ended) if each.at]
+
+
+def _ended(move: MoveStands) -> str:
+    where = f", on {move.at}" if move.at else ""
+    reason = f": {move.reason}" if move.reason else ""
+    return f"{move.kind} {move.move} ended: {move.phase}{where}{reason}"
+
+
 def _planned(move: MoveStands) -> str:
     way = f"from {printable(move.source or '-')} to {printable(move.host or '-')}"
     return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
@@ -57,4 +78,4 @@ async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int | None:
     return print_supposed(cli, [move], await supposed(bus, [move]))
 
 
-PART = ExplainingPart(reasons=reasons, decide_now=decide_now)
+PART = ExplainingPart(happened=happened, reasons=reasons, decide_now=decide_now)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from berth.kit import BuildExplanation, ExplainingPart, ask_cells
+from berth.kit import BuildExplanation, ExplainingPart, Happening, ask_cells
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.masking import printable
@@ -27,6 +27,14 @@ async def reasons(
     ]
 
 
+async def happened(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[Happening]:
+    """Return when the build or request preempted instances, or was preempted."""
+    explained = await reasons(bus, id_, stands, cells)
+    return [Happening(each.at, each.line.strip()) for each in explained]
+
+
 def _preempted(found: Preemption, id_: str) -> str:
     at = moment_text(found.at)
     if found.by == id_:
@@ -35,4 +43,4 @@ def _preempted(found: Preemption, id_: str) -> str:
     return f"  preempted by {found.by} of project {project} (priority {found.priority}) at {at}"
 
 
-PART = ExplainingPart(reasons=reasons)
+PART = ExplainingPart(reasons=reasons, happened=happened)
