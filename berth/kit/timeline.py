@@ -10,7 +10,6 @@ from bus.clock import moment_text
 from bus.masking import printable
 from bus.queries import BuildStands
 
-
 MOST_CHANGE = 200  # characters of a change that are shown; `berth audit-log --json` has all
 
 
