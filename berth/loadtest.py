@@ -12,6 +12,7 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from berth.kit.publishing import publish
+from berth.load_stages import LoadStage, Stages, due, planned
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
@@ -55,18 +56,28 @@ class LoadPlan:
 
     boots: int
     rate: float = 0.0  # boots a second; 0: as fast as the window allows
-    window: int = 2000  # largest number of boots in progress
+    window: int = 2000  # largest number of boots in progress, if no rate is given
     flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # each boot gets one at random
     seed: int = 1  # seed of the random choice
     zone: str = ""
     project: str = UNSAID_ID
     patience: float = 60.0  # seconds without an ended boot until the load fails
+    given: tuple[LoadStage, ...] = ()  # stages with their own rates; `boots` is then their sum
+
+    @property
+    def stages(self) -> Stages:
+        """Return the stages: those given, or one with the rate; none without a rate."""
+        if self.given or not self.rate:
+            return self.given
+        return (LoadStage(self.rate, self.boots / self.rate),)
 
 
 class Boot(msgspec.Struct):
     """A boot of a load test, as its client observed it. Times are seconds since the load began."""
 
     asked: float
+    late: float = 0.0  # seconds between the planned time of the request and `asked`
+    stage: int = 0
     ended: float = 0.0
     status: str = "lost"
     host: str = ""
@@ -87,6 +98,7 @@ class LoadOutcome:
 
     boots: dict[str, Boot]
     seconds: float
+    stages: Stages = ()
 
     @property
     def statuses(self) -> Counter[str]:
@@ -120,6 +132,28 @@ class LoadOutcome:
         """Return the time that this share of the ended boots needed at most."""
         return percentile([boot.latency for boot in self.boots.values() if boot.ended], share)
 
+    @property
+    def behind(self) -> float:
+        """Return the greatest delay of a request behind its planned time: the load generator was too slow."""
+        return max((boot.late for boot in self.boots.values()), default=0.0)
+
+    def of_stages(self) -> list[dict[str, Any]]:
+        """Return the results by stage, if there are several."""
+        found = []
+        for number, stage in enumerate(self.stages if len(self.stages) > 1 else ()):
+            boots = [boot for boot in self.boots.values() if boot.stage == number]
+            times = [boot.latency for boot in boots if boot.ended]
+            found.append({
+                "stage": str(stage),
+                "boots": len(boots),
+                "active": sum(boot.status == "active" for boot in boots),
+                "latency_ms": {
+                    name: round(percentile(times, share) * 1000, 1)
+                    for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+                },
+            })  # fmt: skip
+        return found
+
     def reasons(self, most: int = 5) -> list[tuple[str, int]]:
         """Return the most frequent reasons of failed boots, with their numbers."""
         return Counter(b.reason for b in self.boots.values() if b.reason).most_common(most)
@@ -136,6 +170,8 @@ class LoadOutcome:
                 name: round(self.percentile(share) * 1000, 1)
                 for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
             },
+            "late_ms": round(self.behind * 1000, 1),
+            "stages": self.of_stages(),
             "ended_more_than_once": sum(boot.ends > 1 for boot in self.boots.values()),
             "ended_two_ways": self.changed,
             "reasons": dict(self.reasons()),
@@ -188,7 +224,7 @@ class Load:
         await ended.stop()
         await unplaceable.stop()
         seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
-        return LoadOutcome(self.boots, seconds)
+        return LoadOutcome(self.boots, seconds, self.plan.stages)
 
     async def delete(self) -> int:
         """Delete all instances of the load, and cancel boots that have not ended. Return the number of
@@ -215,12 +251,12 @@ class Load:
 
     async def _publish_requests(self) -> None:
         """Publish a load test's build requests, at a fixed rate or with a fixed number in progress."""
+        stages = self.plan.stages
         while (left := self.plan.boots - len(self.boots)) > 0:
-            if self.plan.rate:
-                due = int(self.plan.rate * self.now()) + 1 - len(self.boots)
-                count = min(due, left, _CHUNK)
+            if stages:
+                count = min(due(stages, self.now()) - len(self.boots), left, _CHUNK)
                 if count <= 0:
-                    await asyncio.sleep(min(0.005, 1 / self.plan.rate))
+                    await asyncio.sleep(0.005)
                     continue
             else:
                 count = min(self.plan.window - self.open, left, _CHUNK)
@@ -245,9 +281,16 @@ class Load:
                     name=self.name,
                 )
             )
-            self.boots[build] = Boot(asked=self.now())
+            self.boots[build] = self._begun(len(self.boots))
         self.open += count
         await self._send(requests)
+
+    def _begun(self, number: int) -> Boot:
+        now = self.now()
+        if not self.plan.stages:
+            return Boot(asked=now)
+        at, stage = planned(self.plan.stages, number)
+        return Boot(asked=now, late=max(now - at, 0.0), stage=stage)
 
     async def _send(self, requests: Sequence[BuildRequested]) -> None:
         await publish(self.bus, *requests)
@@ -317,4 +360,15 @@ def latency_svg(result: LoadOutcome, title: str) -> str:
         busiest=rounded_up(max(speeds)),
         dots=ended[:: max(1, len(ended) // _MOST_DOTS)],
         lines=lines,
+    )
+
+
+_REPORT = Path(__file__).with_name("load_report.html.jinja")
+
+
+def load_report(result: LoadOutcome, title: str, broken: Sequence[str]) -> str:
+    """Return an HTML page with the results of a load test. `broken`: the limits that it broke."""
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_REPORT.read_text())
+    return template.render(
+        title=title, summary=result.summary(), picture=latency_svg(result, title), broken=broken
     )

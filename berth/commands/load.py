@@ -32,12 +32,14 @@ from berth.kit.publishing import publish
 from berth.kit.running import effective
 from berth.kit.terminal import coloured, complain, say
 from berth.kit.urls import is_loopback
-from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
+from berth.load_limits import limit_given
+from berth.load_stages import boots_of, stages_given
+from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, load_report, mixed
 from berth.operations.audit import Audit, refuse_missing_databases
 from berth.operations.audit import audit as audit_databases
 from berth.readiness import Startup
 from berth.services import Supervisor, embedded, settle_in, stop_on_signals
-from berth.settings import Settings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.broker_urls import addresses
 from bus.clock import monotonic
@@ -45,7 +47,9 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
 from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
+from bus.vocabulary import UNSAID_ID
 
+BOOTS = 1000
 _FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # defaults of a single flavor
 
 Mix = Annotated[
@@ -87,7 +91,7 @@ async def demo_command(options: DemoOptions) -> int:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    boots: int = option(1000, "How many instances to boot.", min=1)
+    boots: int | None = option(None, f"How many instances to boot (default: {BOOTS}).", min=1)
     rate: float = option(0.0, "Boots a second; 0: as fast as the window allows.", min=0)
     window: int = option(2000, "Boots in flight at most.", min=1)
     cells: Cells = None
@@ -99,10 +103,18 @@ class LoadOptions:
     memory_mb: int | None = option(None, "One flavor only: its memory.", min=0)
     disk_gb: int | None = option(None, "One flavor only: its disk.", min=0)
     seed: Seed = None
+    stages: str = option(
+        "", "Rates in turn, in place of --boots and --rate: 10/s:1m,100/s:1m.", metavar="RATE/s:TIME,..."
+    )
+    project: str = option(UNSAID_ID, "The project of the instances.")
+    fail_if: list[str] | None = option(
+        None, "Exit 1 if this holds: p99>2s, failed>1%, speed<100/s; may be repeated.", metavar="LIMIT"
+    )
     attach: bool = option(False, "Load the berth that runs already; start no other.")
     picture: Path | None = option(
         None, "Draw the time from request to end of each boot, the build included, in this SVG file."
     )
+    report: Path | None = option(None, "Write the results with plots into this HTML file.")
     state_dir: StateDir = None
 
 
@@ -114,48 +126,81 @@ async def load_command(
 ) -> int:
     """Boot many instances; show throughput and latency, and audit the databases.
 
-    Latency is the time from a request to the end of its build. Simulated agents need --build-time for a build
+    Latency is the time from a request to the end of its build; how long a request was published after its
+    planned time is shown apart. Simulated agents need --build-time for a build
     (on average 0.1 s by default). The command starts a separate berth for the test; with --attach it boots
     the instances on the berth that already runs. Broker and databases must be on this machine.
 
     All instances have one name, which is printed (`berth instances --name NAME`), and are deleted after the
-    audit unless --keep is given. Exit 1 if a boot did not become active or an instance was not deleted.
+    audit, or at Ctrl-C, unless --keep is given. Exit 1 if a boot did not become active, an instance was not
+    deleted, or a limit of --fail-if is broken.
     """
     refuse_unused(options)
+    limits = [limit_given(text) for text in options.fail_if or ()]
     settings, console = effective(**settings_given(options)).settings, complain if as_json else say
-    plan = LoadPlan(
-        boots=options.boots,
-        rate=options.rate,
-        window=options.window,
-        flavors=load_flavors(options),
-        seed=settings.simulator.seed,
-    )
+    plan = plan_of(options, settings)
     refuse_remote_services(settings)
-    if options.picture is not None:
-        options.picture.touch()  # an unwritable file is reported before the load, not after it
+    for file in filter(None, (options.picture, options.report)):
+        file.touch()  # an unwritable file is reported before the load, not after it
     async with _berth_to_load(settings, options.attach, console) as (bus, settings):
         hosts = await (scheduling(bus, settings, share=0.0) if options.attach else ready(bus, settings))
         settle_in()
         load = Load(bus, plan)
         console.print(f"the instances are named {load.name}")
-        result = await _with_progress(load, console)
+        async with deleted_if_interrupted(load, options.attach and not keep, console):
+            result = await _with_progress(load, console)
         found = await audit_databases(settings)
         left = 0 if keep else await load.delete()
+    mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
+    title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
+    broken = [limit.sentence(result) for limit in limits if limit.is_broken(result)]
     if options.picture is not None:
-        mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
-        title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
         options.picture.write_text(latency_svg(result, title), encoding="utf-8")
         console.print(f"time from request to end, over the run: {options.picture}")
+    if options.report is not None:
+        options.report.write_text(load_report(result, title, broken), encoding="utf-8")
+        console.print(f"report: {options.report}")
     if as_json:
         summary = {
             **result.summary(), "name": load.name, "flavors": len(plan.flavors), "hosts": hosts,
-            "audit": found.breaches, "not_deleted": left,
+            "audit": found.breaches, "not_deleted": left, "broken_limits": broken,
         }  # fmt: skip
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
         show(result, console)
+    for sentence in broken:
+        console.print(sentence, style="red", markup=False)
     code = _verdict(result, found, console)
-    return 1 if _has_failures(result, left, load.name, console) else code
+    return 1 if _has_failures(result, left, load.name, console) or broken else code
+
+
+def plan_of(options: LoadOptions, settings: Settings) -> LoadPlan:
+    """Return the boots that the options of `berth load` describe."""
+    stages = stages_given(options.stages)
+    if stages and (options.rate or options.boots is not None):
+        raise BadSetting("--stages names the rates and times of all boots: omit --boots and --rate")
+    return LoadPlan(
+        boots=boots_of(stages) if stages else options.boots or BOOTS,
+        rate=options.rate,
+        window=options.window,
+        flavors=load_flavors(options),
+        seed=settings.simulator.seed,
+        project=options.project,
+        given=stages,
+    )
+
+
+@asynccontextmanager
+async def deleted_if_interrupted(load: Load, wanted: bool, console: Console) -> AsyncIterator[None]:
+    """If the `with` block is cancelled by Ctrl-C, delete the instances of the load."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if wanted:
+            console.print(f"interrupted: {len(load.boots)} instances are deleted; Ctrl-C again leaves them")
+            left = await load.delete()
+            console.print(f"{left} instances were not deleted" if left else "all are deleted")
+        raise
 
 
 _OF_OWN_BERTH = ("hosts", "fail", "build_time")  # options of simulated hosts, which --attach does not start
@@ -333,6 +378,11 @@ def show(result: LoadOutcome, console: Console) -> None:
     table.add_row("attempts", attempts)
     latency = ", ".join(f"{name} {ms:.0f} ms" for name, ms in summary["latency_ms"].items())
     table.add_row("request to end, build included", latency)
+    if result.stages:
+        table.add_row("requests behind their planned time", f"at most {summary['late_ms']:.0f} ms")
+    for stage in summary["stages"]:
+        times = ", ".join(f"{name} {ms:.0f} ms" for name, ms in stage["latency_ms"].items())
+        table.add_row(stage["stage"], f"{stage['active']} of {stage['boots']} active; {times}")
     table.add_row("speed", f"{result.per_second:.0f} boots/s over {result.seconds:.1f} s")
     for reason, count in result.reasons():
         table.add_row("reason", escape(f"{count} × {reason}"))

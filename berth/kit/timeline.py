@@ -1,4 +1,4 @@
-"""What happened to a build or host, in the order of time."""
+"""Events of a build or host in the order of time: request, attempts, moves, acts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MOST_CHANGE = 200  # characters of a change that are shown; `berth audit-log --j
 
 @dataclass(frozen=True)
 class Happening:
-    """Something that happened: when, what, and who requested it ("": nobody)."""
+    """An event: its time, a text, and the name of the requester ("" if nothing was requested)."""
 
     at: float  # seconds since 1970
     what: str

@@ -72,6 +72,8 @@ def test_the_figures_of_a_load() -> None:
         "ended": {"active": 2, "unplaceable": 1, "lost": 1},
         "attempts": {"1": 1, "2": 1},
         "latency_ms": {"p50": 1000.0, "p90": 3000.0, "p95": 3000.0, "p99": 3000.0, "max": 3000.0},
+        "late_ms": 0.0,
+        "stages": [],
         "ended_more_than_once": 1,
         "ended_two_ways": 0,
         "reasons": {"no room": 1},

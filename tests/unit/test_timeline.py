@@ -1,4 +1,4 @@
-"""What happened to a build, by time."""
+"""The timeline of a build: its events, their order and their text."""
 
 from msgspec.structs import replace
 
