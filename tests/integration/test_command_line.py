@@ -53,7 +53,8 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
     assert re.search(r"^ +ended +60 active *$", sent, re.MULTILINE)
     assert re.search(r"^ +request to end, build included +p50 \d+ ms, .*p99 \d+ ms", sent, re.MULTILINE)
     assert re.search(
-        r"^bare metal: two nodes .* a build for one ended active: on demo-node-\d+, attempt 1$",
+        # one build in ten fails on its first host, also on bare metal
+        r"^bare metal: two nodes .* a build for one ended active: on demo-node-\d+, attempt [12]$",
         sent,
         re.MULTILINE,
     )
