@@ -1,0 +1,43 @@
+"""The extension point of the list of problems: a feature adds its kinds of problems, and finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bus.problems import Problem, ProblemKind
+from bus.vocabulary import Message
+
+if TYPE_CHECKING:
+    from bus.protocol import Ask
+    from bus.topics import Query
+
+A = TypeVar("A", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(frozen=True)
+class ProblemReader:
+    """What a feature needs to find its problems: queries with a time limit, and the time. If a worker does
+    not answer a query, the feature lets the error pass: the list then names the worker.
+    """
+
+    asker: Callable[[Query[Any, Any]], Ask[Any, Any]]
+    now: float
+
+
+async def _none(reader: ProblemReader) -> Iterable[Problem]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemsPart:
+    """The kinds of problems of a feature. `find` returns the present ones; it sends the queries `asks`.
+
+    Kinds that only rates of Prometheus show need no `find`.
+    """
+
+    kinds: Sequence[ProblemKind]
+    find: Callable[[ProblemReader], Awaitable[Iterable[Problem]]] = _none
+    asks: Sequence[Query[Any, Any]] = ()
