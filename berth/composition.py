@@ -301,7 +301,7 @@ def _with_store(
     if role.worker == "rest":
         from berth.rest.worker import rest_worker
 
-        return [rest_worker(settings, bus, store)]
+        return [rest_worker(settings, bus, store, queues)]
     if role.worker == "placement":
         return [placement_of(settings, bus, store, shared)]
     if role.worker == "scheduler":

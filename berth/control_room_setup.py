@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from berth import dead_letters
 from berth.features import added, features, folder_of, messages
 from berth.kit.boot_options import BootOptionsPart
-from berth.problems.reading import ProblemList, parts
+from berth.problems.reading import ProblemList, asks
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -111,11 +111,10 @@ def control_room_worker(
             )
 
     of_features = messages()
-    problem_asks = [query for _, part in parts() for query in part.asks]
     return control_room(
         events,
         [serve],
-        [query for part in of_features for query in part.page_asks] + problem_asks,
+        [query for part in of_features for query in part.page_asks] + [*asks()],
         [message for part in of_features for message in part.page_publishes],
         [topic for part in of_features for topic in part.heartbeats],
     )

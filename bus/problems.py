@@ -15,7 +15,7 @@ from bus.vocabulary import Cause, Seconds, Text, Value
 Severity = Literal["critical", "warning"]
 
 
-class Problem(Value, frozen=True, kw_only=True):
+class KnownProblem(Value, frozen=True, kw_only=True):
     """A present trouble with one cause, and what an operator can do about it."""
 
     kind: Annotated[Text, Meta(description="name of the kind of problem, such as dead-letters")]
@@ -52,9 +52,9 @@ class ProblemKind:
     link: str = ""
     alert: Alert | None = None  # None: Prometheus has no figure for it
 
-    def problem(self, about: str, since: float = 0.0, **values: object) -> Problem:
+    def problem(self, about: str, since: float = 0.0, **values: object) -> KnownProblem:
         """Return a problem of this kind. `values` fill the sentence, the next step and the link."""
-        return Problem(
+        return KnownProblem(
             kind=self.name,
             severity=self.severity,
             object=about,
@@ -66,6 +66,6 @@ class ProblemKind:
         )
 
 
-def most_severe_first(problems: list[Problem]) -> list[Problem]:
+def most_severe_first(problems: list[KnownProblem]) -> list[KnownProblem]:
     """Return problems, critical ones first, else in the given order."""
     return sorted(problems, key=lambda problem: problem.severity != "critical")

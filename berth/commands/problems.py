@@ -6,7 +6,7 @@ from berth.kit.terminal import Cli
 from berth.problems.reading import ProblemList
 from bus.clock import moment_text
 from bus.masking import printable
-from bus.problems import Problem
+from bus.problems import KnownProblem
 from control_room.kit.words import duration, several
 
 commands = Commands()
@@ -34,7 +34,7 @@ async def problems_command(cli: Cli) -> int:
     return 1 if found else 0
 
 
-def _show(cli: Cli, problem: Problem, now: float) -> None:
+def _show(cli: Cli, problem: KnownProblem, now: float) -> None:
     cli.say.print(f"{problem.severity:9}", style=_COLOURS[problem.severity], end="")
     age = f" Since {moment_text(problem.since)}, {duration(now - problem.since)}." if problem.since else ""
     cli.line(f"{printable(problem.says)}{age}")

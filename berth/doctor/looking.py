@@ -25,7 +25,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, BrokerRefused, MigrationsBroken, Unavailable, Unroutable
 from bus.masking import printable
-from bus.problems import Problem
+from bus.problems import KnownProblem
 from bus.protocol import QueueSpec
 from bus.sql.database import Database
 from bus.sql.migrations import Version, current, folder_of, names_in
@@ -199,7 +199,7 @@ async def _broker(
 
 async def _problems(
     settings: Settings, clock: Clock, elsewhere: Sequence[QueueFact]
-) -> tuple[tuple[Problem, ...] | None, str]:
+) -> tuple[tuple[KnownProblem, ...] | None, str]:
     """Return the list of problems, and why the bus cannot be reached ("" if it can). `elsewhere`: queues at
     the separate brokers of cells.
     """

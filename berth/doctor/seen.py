@@ -3,7 +3,7 @@
 import msgspec
 
 from berth.kit.findings import Finding
-from bus.problems import Problem
+from bus.problems import KnownProblem
 
 
 class DurableQueue(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     disk: float | None = None  # free share of the disk with the state directory
     state_dir: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
-    problems: tuple[Problem, ...] | None = None  # the list of problems; None: the bus cannot be reached
+    problems: tuple[KnownProblem, ...] | None = None  # the list of problems; None: the bus cannot be reached
     queues: frozenset[str] = frozenset()  # the queues that exist, of those that the settings' workers use
     missing: tuple[str, ...] = ()  # workers without any queue
     absent_cells: tuple[str, ...] = ()  # cells of the settings of which nothing was ever started

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bus.problems import Problem, ProblemKind
+from bus.problems import KnownProblem, ProblemKind
 from bus.vocabulary import Message
 
 if TYPE_CHECKING:
+    from berth.settings import Settings
     from bus.protocol import Ask
     from bus.topics import Query
 
@@ -19,15 +20,16 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True)
 class ProblemReader:
-    """What a feature needs to find its problems: queries with a time limit, and the time. If a worker does
-    not answer a query, the feature lets the error pass: the list then names the worker.
+    """What a feature needs to find its problems: queries with a time limit, the time, and the settings. If a
+    worker does not answer a query, the feature lets the error pass: the list then names the worker.
     """
 
     asker: Callable[[Query[Any, Any]], Ask[Any, Any]]
     now: float
+    settings: Settings
 
 
-async def _none(reader: ProblemReader) -> Iterable[Problem]:
+async def _none(reader: ProblemReader) -> Iterable[KnownProblem]:
     return ()
 
 
@@ -39,5 +41,5 @@ class ProblemsPart:
     """
 
     kinds: Sequence[ProblemKind]
-    find: Callable[[ProblemReader], Awaitable[Iterable[Problem]]] = _none
+    find: Callable[[ProblemReader], Awaitable[Iterable[KnownProblem]]] = _none
     asks: Sequence[Query[Any, Any]] = ()

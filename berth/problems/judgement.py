@@ -9,7 +9,7 @@ import msgspec
 
 from berth.problems import kinds
 from bus.host_health import NO_HEARTBEAT, HostHealth
-from bus.problems import Problem, ProblemKind, most_severe_first
+from bus.problems import KnownProblem, ProblemKind, most_severe_first
 from bus.worker import may_lack_consumer
 from control_room.kit.words import listed, several
 
@@ -95,7 +95,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     ironic: str = ""  # why Ironic's API cannot be read
 
 
-def problems_of(facts: Facts, of_features: Iterable[Problem] = ()) -> list[Problem]:
+def problems_of(facts: Facts, of_features: Iterable[KnownProblem] = ()) -> list[KnownProblem]:
     """Return the problems that the facts show, with those of features, the most severe first."""
     found = [
         *_broker(facts),
@@ -113,7 +113,7 @@ def problems_of(facts: Facts, of_features: Iterable[Problem] = ()) -> list[Probl
     return most_severe_first(found)
 
 
-def _broker(facts: Facts) -> Iterator[Problem]:
+def _broker(facts: Facts) -> Iterator[KnownProblem]:
     if facts.broker is not None:
         yield kinds.BROKER_UNREACHABLE.problem("RabbitMQ", worker="this process", at=facts.broker)
 
@@ -130,7 +130,7 @@ def _silent(facts: Facts) -> dict[str, None]:
     return silent
 
 
-def _workers(facts: Facts) -> Iterator[Problem]:
+def _workers(facts: Facts) -> Iterator[KnownProblem]:
     silent = _silent(facts)
     if silent:
         cells = {name.partition(".")[2] for name in silent if name.startswith("conductor.")}
@@ -153,7 +153,7 @@ def _is_late(health: HostHealth) -> bool:
     return health.availability == "down" and health.why.startswith(NO_HEARTBEAT)
 
 
-def _agents(facts: Facts) -> Iterator[Problem]:
+def _agents(facts: Facts) -> Iterator[KnownProblem]:
     """Yield a problem for each cell with silent agents, unless its conductor is silent as well: then they
     have the same cause.
     """
@@ -170,7 +170,7 @@ def _agents(facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _hosts(facts: Facts) -> Iterator[Problem]:
+def _hosts(facts: Facts) -> Iterator[KnownProblem]:
     marked = {host.root for host in facts.closed if host.is_forced_down}
     down = [
         health
@@ -193,7 +193,7 @@ def _hosts(facts: Facts) -> Iterator[Problem]:
     yield from _closed(kinds.HOST_DISABLED_LONG, long, days=DISABLED_DAYS)
 
 
-def _closed(kind: ProblemKind, hosts: Sequence[ClosedHost], **values: object) -> Iterator[Problem]:
+def _closed(kind: ProblemKind, hosts: Sequence[ClosedHost], **values: object) -> Iterator[KnownProblem]:
     if hosts:
         hosts = sorted(hosts, key=lambda host: host.name)
         names, first = listed([host.name for host in hosts], SHOWN), hosts[0]
@@ -201,14 +201,14 @@ def _closed(kind: ProblemKind, hosts: Sequence[ClosedHost], **values: object) ->
         yield kind.problem(names, since, hosts=names, first=first.name, root=first.root, **values)
 
 
-def _letters(facts: Facts) -> Iterator[Problem]:
+def _letters(facts: Facts) -> Iterator[KnownProblem]:
     letters = facts.letters
     if letters.count:
         queues = listed(letters.queues, SHOWN) or "unknown queues"
         yield kinds.DEAD_LETTERS.problem("dead letters", letters.oldest, count=letters.count, queues=queues)
 
 
-def _queues(facts: Facts) -> Iterator[Problem]:
+def _queues(facts: Facts) -> Iterator[KnownProblem]:
     silent = _silent(facts)
     unread: dict[str, list[QueueFact]] = {}
     for queue in facts.queues:
@@ -232,7 +232,7 @@ def is_behind(queue: QueueFact) -> bool:
     return queue.later >= DEEP and (drained <= 0 or queue.later / drained > DRAIN_SECONDS)
 
 
-def _restarts(facts: Facts) -> Iterator[Problem]:
+def _restarts(facts: Facts) -> Iterator[KnownProblem]:
     by_process: dict[str, list[float]] = {}
     for restart in facts.restarts:
         if facts.now - restart.at <= RESTART_SECONDS:
@@ -244,7 +244,7 @@ def _restarts(facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _builds(facts: Facts) -> Iterator[Problem]:
+def _builds(facts: Facts) -> Iterator[KnownProblem]:
     for cell, (failed, ended) in sorted(facts.ends.items()):
         if ended >= LEAST_ENDS and failed > FAILED_SHARE * ended:
             yield kinds.BUILDS_FAIL.problem(f"builds of {cell}", cell=cell)
@@ -252,13 +252,13 @@ def _builds(facts: Facts) -> Iterator[Problem]:
         yield kinds.NO_HOST.problem("builds", most=MOST_REFUSED)
 
 
-def _cells(facts: Facts) -> Iterator[Problem]:
+def _cells(facts: Facts) -> Iterator[KnownProblem]:
     if cells := facts.disabled_cells:
         named = listed([f"cell {cell}" for cell in cells], SHOWN)
         yield kinds.CELL_DISABLED.problem(named, cells=named, first=cells[0])
 
 
-def _ironic(facts: Facts) -> Iterator[Problem]:
+def _ironic(facts: Facts) -> Iterator[KnownProblem]:
     if facts.ironic:
         yield kinds.IRONIC_UNREACHABLE.problem("Ironic", why=facts.ironic.rstrip("."))
     by_state: dict[str, list[StuckNode]] = {}

@@ -38,7 +38,7 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, AnswerRefused, BrokerRefused, Unavailable, Undecodable
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth, every_health
 from bus.masking import printable
-from bus.problems import Problem
+from bus.problems import KnownProblem
 from bus.protocol import BusDepths, QueueSpec
 from bus.queries import FindInstances
 from bus.requests import ResourceGroup
@@ -53,6 +53,7 @@ QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 ANSWER_SECONDS = 3.0  # after which a worker counts as silent
 PAUSE_SECONDS = 1.0  # between two counts of a deep queue
 IRONIC_SECONDS = 5.0  # to list the nodes that wait for an operator
+RECENT_SECONDS = 3.0  # for which a read list is returned again
 LETTERS = 100  # dead letters whose queues are read
 MARKS = 500  # latest records of marked hosts that are read
 MOST_CLOSED = 1000  # hosts that are read of those that operators disabled or forced down
@@ -60,6 +61,16 @@ MOST_CLOSED = 1000  # hosts that are read of those that operators disabled or fo
 _OF_AGENTS = ("compute", "metal")  # a late heartbeat shows that an agent does not run, not its queues
 _MARK = "mark host"  # the act that disables a host or forces it down
 _NO_ANSWER = (*UNANSWERED, BrokerRefused, Undecodable)
+
+# the queries of the kernel's list; those of features are in their parts
+KERNEL_ASKS: tuple[Query[Any, Any], ...] = (
+    topics.CELLS,
+    topics.PROVIDERS,
+    topics.HOST_HEALTH,
+    topics.FIND_ACTS,
+    topics.REFUSED,
+    topics.FIND_INSTANCES,
+)
 
 # Ironic waits for an operator in these provision states
 STUCK_STATES = (
@@ -75,11 +86,21 @@ class ProblemList:
     bus: Bus
     settings: Settings
     queues_of: QueuesOf
+    _last: tuple[float, Sequence[KnownProblem]] | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _queues: dict[tuple[str, ...], Mapping[str, str]] = field(
         default_factory=dict
     )  # by cells: queue → worker
 
-    async def read(self, elsewhere: Sequence[QueueFact] = ()) -> list[Problem]:
+    async def recent(self) -> Sequence[KnownProblem]:
+        """Return the problems as they were at most some seconds ago. Concurrent callers share one read."""
+        async with self._lock:
+            now = self.bus.clock.monotonic()
+            if self._last is None or now - self._last[0] > RECENT_SECONDS:
+                self._last = now, await self.read()
+            return self._last[1]
+
+    async def read(self, elsewhere: Sequence[QueueFact] = ()) -> list[KnownProblem]:
         """Return the present problems, the most severe first. `elsewhere`: queues at the separate brokers of
         cells, if the caller has read them.
         """
@@ -179,15 +200,15 @@ class _Reading:
         workers = [WorkerFact(name, None if name in self._silent else self._seconds[name]) for name in names]
         return structs.replace(facts, workers=tuple(workers))
 
-    async def of_features(self) -> list[Problem]:
+    async def of_features(self) -> list[KnownProblem]:
         """Return the problems that features find. A feature whose query failed finds none; the worker that
         did not answer is a problem.
         """
-        reader = ProblemReader(self._asker, self._bus.clock.now())
+        reader = ProblemReader(self._asker, self._bus.clock.now(), self._settings)
         found = await asyncio.gather(*(self._of(name, part, reader) for name, part in parts()))
         return [problem for problems in found for problem in problems]
 
-    async def _of(self, name: str, part: ProblemsPart, reader: ProblemReader) -> Iterable[Problem]:
+    async def _of(self, name: str, part: ProblemsPart, reader: ProblemReader) -> Iterable[KnownProblem]:
         try:
             return await part.find(reader)
         except _NO_ANSWER as problem:
@@ -388,3 +409,9 @@ def parts() -> list[tuple[str, ProblemsPart]]:
         for feature in features()
         for module in modules_of(feature, "problems")
     ]
+
+
+def asks() -> tuple[Query[Any, Any], ...]:
+    """Return the queries by which a process reads the list of problems."""
+    of_features = (query for _, part in parts() for query in part.asks)
+    return tuple(dict.fromkeys((*KERNEL_ASKS, *of_features)))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.host_health import not_up
-from bus.problems import Problem
+from bus.problems import KnownProblem
 from control_room.core.builds import percentiles, summed
 from control_room.core.now import SHARES, AgentHeartbeat, TenMinutes, ten_minutes, workers
 from control_room.kit.frame import PageContext, PageGroup, Renderer
@@ -27,10 +27,10 @@ PROBLEM_TIMES = 4.0  # the list is used for this multiple of the time that its r
 SHARE = 0.01  # share of a processor that updates may take while builds end all the time
 
 
-class Listed(NamedTuple):
+class ReadProblems(NamedTuple):
     """The list of problems, and when it was read."""
 
-    found: Sequence[Problem]
+    found: Sequence[KnownProblem]
     at: float
 
 
@@ -44,7 +44,7 @@ class NowPages(PageGroup):
         self._updates = PageUpdates(SECONDS, changes, UpdateInterval(SHARE, SOONEST))
         self._ten_minutes: TenMinutes | None = None
         read = context.operations.problems
-        self._problems: SharedData[None, Listed] = SharedData(
+        self._problems: SharedData[None, ReadProblems] = SharedData(
             context.tasks, lambda _: self._listed(read), seconds=PROBLEM_SECONDS, times=PROBLEM_TIMES
         )
 
@@ -61,7 +61,7 @@ class NowPages(PageGroup):
         with self._updates.interval.rendering():
             return self._renderer.part("now_part.html", problems=problems, **self._figures(status))
 
-    async def _known_problems(self) -> Listed:
+    async def _known_problems(self) -> ReadProblems:
         """Return the list of problems that was read last, and begin to read it again if it is old: other
         figures do not wait for workers that are silent.
         """
@@ -71,8 +71,8 @@ class NowPages(PageGroup):
         self._problems.refresh(None)
         return known
 
-    async def _listed(self, read: Callable[[], Awaitable[Sequence[Problem]]]) -> Listed:
-        return Listed(await read(), self._context.clock.now())
+    async def _listed(self, read: Callable[[], Awaitable[Sequence[KnownProblem]]]) -> ReadProblems:
+        return ReadProblems(await read(), self._context.clock.now())
 
     def _figures(self, status: CloudStatus) -> dict[str, Any]:
         events, now = self._context.events, self._context.clock.now()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from berth.kit import ProblemReader, ProblemsPart
-from bus.problems import Alert, Problem, ProblemKind
+from bus.problems import Alert, KnownProblem, ProblemKind
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
 
 HEADROOM_LOST = ProblemKind(
@@ -22,7 +22,7 @@ HEADROOM_LOST = ProblemKind(
 )
 
 
-def lost(headrooms: Iterable[Headroom]) -> list[Problem]:
+def lost(headrooms: Iterable[Headroom]) -> list[KnownProblem]:
     """Return a problem for each headroom that is not kept."""
     found = []
     for headroom in headrooms:
@@ -32,7 +32,7 @@ def lost(headrooms: Iterable[Headroom]) -> list[Problem]:
     return found
 
 
-async def find(reader: ProblemReader) -> list[Problem]:
+async def find(reader: ProblemReader) -> list[KnownProblem]:
     return lost((await reader.asker(HEADROOM)(FindHeadroom())).headrooms)
 
 

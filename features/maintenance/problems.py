@@ -1,7 +1,7 @@
 """The problems of maintenance windows and automatic evacuations."""
 
 from berth.kit import ProblemReader, ProblemsPart
-from bus.problems import Alert, Problem, ProblemKind
+from bus.problems import Alert, KnownProblem, ProblemKind
 from control_room.kit import listed
 from features.maintenance.messages import (
     MAINTENANCE,
@@ -60,7 +60,7 @@ EVACUATION_UNFENCED = ProblemKind(
 )
 
 
-def delayed(found: MaintenanceFound) -> list[Problem]:
+def delayed(found: MaintenanceFound) -> list[KnownProblem]:
     """Return the problems of windows and evacuations that are not over."""
     problems = []
     late = [(state.window.id, host) for state in found.windows for host in state.hosts if host.late]
@@ -75,13 +75,13 @@ def delayed(found: MaintenanceFound) -> list[Problem]:
     return problems
 
 
-def _stopped(kind: ProblemKind, evacuations: list[HostEvacuation]) -> Problem:
+def _stopped(kind: ProblemKind, evacuations: list[HostEvacuation]) -> KnownProblem:
     names = listed([each.host for each in evacuations])
     first = evacuations[0].id if kind is EVACUATION_UNFENCED else evacuations[0].host
     return kind.problem(names, min(each.missing_since for each in evacuations), hosts=names, first=first)
 
 
-async def find(reader: ProblemReader) -> list[Problem]:
+async def find(reader: ProblemReader) -> list[KnownProblem]:
     return delayed(await every_maintenance(reader.asker(MAINTENANCE), FindMaintenance()))
 
 

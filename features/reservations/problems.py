@@ -1,7 +1,7 @@
 """The problem that reservations hold less capacity than they should."""
 
 from berth.kit import ProblemReader, ProblemsPart
-from bus.problems import Alert, Problem, ProblemKind
+from bus.problems import Alert, KnownProblem, ProblemKind
 from control_room.kit import listed
 from features.reservations.messages import (
     RESERVATIONS,
@@ -27,7 +27,7 @@ RESERVATION_SHORT = ProblemKind(
 )
 
 
-def short(found: ReservationsFound, now: float) -> list[Problem]:
+def short(found: ReservationsFound, now: float) -> list[KnownProblem]:
     """Return the problem that reservations lack slots which they should hold now, if any do. Headroom, whose
     slots placement computes, has a problem of its own.
     """
@@ -46,7 +46,7 @@ def short(found: ReservationsFound, now: float) -> list[Problem]:
     return [RESERVATION_SHORT.problem(reservations, since, reservations=reservations, first=names[0])]
 
 
-async def find(reader: ProblemReader) -> list[Problem]:
+async def find(reader: ProblemReader) -> list[KnownProblem]:
     query = FindReservations(slots=False)
     return short(await every_reservation(reader.asker(RESERVATIONS), query), reader.now)
 

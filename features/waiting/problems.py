@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from berth.kit import ProblemReader, ProblemsPart
 from bus import topics
-from bus.problems import Alert, Problem, ProblemKind
+from bus.problems import Alert, KnownProblem, ProblemKind
 from bus.queries import FindWaiting, WaitingRequest
 from control_room.kit import several
+from features.waiting.settings import WaitingSettings
 
-STARVING_SECONDS = 600.0  # of waiting without an expected start, after which a request starves
 PAGES = 10  # of waiting requests that are read
 
 REQUEST_STARVES = ProblemKind(
@@ -41,13 +41,15 @@ REQUEST_FORGOTTEN = ProblemKind(
 )
 
 
-def overdue(waiting: Iterable[WaitingRequest], now: float) -> list[Problem]:
-    """Return a problem for each equivalence class of requests that starve, or that will expire."""
+def overdue(waiting: Iterable[WaitingRequest], now: float, starving_after: float) -> list[KnownProblem]:
+    """Return a problem for each equivalence class of requests that starve, or that will expire. A request
+    starves if it has waited for `starving_after` seconds, and no start is expected.
+    """
     starving: dict[str, list[WaitingRequest]] = {}
     expiring: dict[str, list[WaitingRequest]] = {}
     for request in waiting:
         if request.start_p50 is None:
-            if now - request.since >= STARVING_SECONDS:
+            if now - request.since >= starving_after:
                 starving.setdefault(request.kind, []).append(request)
         elif request.start_p50 > request.until:
             expiring.setdefault(request.kind, []).append(request)
@@ -57,7 +59,7 @@ def overdue(waiting: Iterable[WaitingRequest], now: float) -> list[Problem]:
     ]
 
 
-def _problem(kind: ProblemKind, requests: list[WaitingRequest]) -> Problem:
+def _problem(kind: ProblemKind, requests: list[WaitingRequest]) -> KnownProblem:
     oldest = min(requests, key=lambda request: request.since)
     return kind.problem(
         several(len(requests), "request"),
@@ -69,7 +71,7 @@ def _problem(kind: ProblemKind, requests: list[WaitingRequest]) -> Problem:
     )
 
 
-async def find(reader: ProblemReader) -> list[Problem]:
+async def find(reader: ProblemReader) -> list[KnownProblem]:
     ask, requests, after = reader.asker(topics.WAITING), list[WaitingRequest](), 0
     for _ in range(PAGES):
         found = await ask(FindWaiting(after=after, limit=500))
@@ -77,7 +79,7 @@ async def find(reader: ProblemReader) -> list[Problem]:
         if found.more is None:
             break
         after = found.more
-    return overdue(requests, reader.now)
+    return overdue(requests, reader.now, reader.settings.of(WaitingSettings).starving)
 
 
 PART = ProblemsPart(

@@ -20,14 +20,14 @@ from berth.problems.judgement import (
 from berth.problems.kinds import KINDS
 from berth.problems.reading import parts
 from bus.host_health import HostHealth
-from bus.problems import Problem
+from bus.problems import KnownProblem
 from tests.support.ids import uid
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 
 
-def found(**facts: Any) -> list[Problem]:
+def found(**facts: Any) -> list[KnownProblem]:
     return problems_of(Facts(now=NOW, **facts))
 
 
