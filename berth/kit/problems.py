@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True)
 class ProblemReader:
-    """What a feature needs to find its problems: queries with a time limit, the time, and the settings. If a
+    """The means by which a feature finds its problems: queries with a time limit, the time, and the settings. If a
     worker does not answer a query, the feature lets the error pass: the list then names the worker.
     """
 

@@ -78,7 +78,7 @@ class StuckNode(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a running berth at one time."""
+    """The state of a running berth, as it was read at one time."""
 
     now: float
     broker: str | None = None  # why the message broker cannot be reached; None: it can

@@ -126,7 +126,7 @@ SCHEDULERS_FEWER = ProblemKind(
 
 DEAD_LETTERS = ProblemKind(
     name="dead-letters",
-    severity="critical",
+    severity="warning",
     says="Dead letters: {count}, of {queues}.",
     consequence="The messages were unreadable, had no consumer for minutes, or failed five times: what they"
     " request is not done.",

@@ -97,6 +97,6 @@ class EventsListed(Value, frozen=True, kw_only=True):
 
 
 class ProblemsListed(Value, frozen=True, kw_only=True):
-    """What is wrong now, the most severe problem first; empty: no known problems."""
+    """The present problems, the most severe first; empty: no known problems."""
 
     problems: tuple[KnownProblem, ...] = ()

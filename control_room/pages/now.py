@@ -23,7 +23,8 @@ SECONDS = 2.0
 SOONEST = 0.17  # least seconds between updates while builds end: people cannot read faster
 CAUSES = 8  # causes of failures that are shown
 PROBLEM_SECONDS = 4.0  # age up to which the list of problems is used
-PROBLEM_TIMES = 4.0  # the list is used for this multiple of the time that its read took
+OLDEST_PROBLEMS = 15.0  # age from which a page waits until the list is read again
+PROBLEM_TIMES = 10.0  # the list is used for this multiple of the time that its read took
 SHARE = 0.01  # share of a processor that updates may take while builds end all the time
 
 
@@ -43,30 +44,37 @@ class NowPages(PageGroup):
         self._parts = SharedData(context.tasks, self._render, changes=changes, seconds=SECONDS * 0.9)
         self._updates = PageUpdates(SECONDS, changes, UpdateInterval(SHARE, SOONEST))
         self._ten_minutes: TenMinutes | None = None
+        self._rendered = 0.0  # when the list of problems in the last rendered part was read
         read = context.operations.problems
         self._problems: SharedData[None, ReadProblems] = SharedData(
             context.tasks, lambda _: self._listed(read), seconds=PROBLEM_SECONDS, times=PROBLEM_TIMES
         )
 
     async def page(self, request: Request) -> Response:
-        part = await soon(request, self._parts.get(None))
-        part = part or self._parts.known(None) or self._renderer.part("now_asked.html")
+        part = await soon(request, self._parts.get(None)) or self._recent_part()
+        part = part or self._renderer.part("now_asked.html")
         return self._renderer.page(request, "now.html", part=part)
 
     async def events(self, request: Request) -> Response:
         return self._updates.stream(request, lambda: self._parts.get(None))
 
+    def _recent_part(self) -> str | None:
+        """Return the part that was rendered last, unless it is old: its list of problems may be wrong now."""
+        is_old = self._context.clock.now() - self._rendered > OLDEST_PROBLEMS
+        return None if is_old else self._parts.known(None)
+
     async def _render(self, _: None) -> str:
         status, problems = await asyncio.gather(self._context.status.status(), self._known_problems())
+        self._rendered = problems.at
         with self._updates.interval.rendering():
             return self._renderer.part("now_part.html", problems=problems, **self._figures(status))
 
     async def _known_problems(self) -> ReadProblems:
-        """Return the list of problems that was read last, and begin to read it again if it is old: other
-        figures do not wait for workers that are silent.
+        """Return the list of problems that was read last, and begin to read it again: other figures of an
+        open page do not wait for workers that are silent. A list that was read long ago is not shown.
         """
         known = self._problems.known(None)
-        if known is None:
+        if known is None or self._context.clock.now() - known.at > OLDEST_PROBLEMS:
             return await self._problems.get(None)
         self._problems.refresh(None)
         return known

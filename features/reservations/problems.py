@@ -1,5 +1,7 @@
 """The problem that reservations hold less capacity than they should."""
 
+from shlex import quote
+
 from berth.kit import ProblemReader, ProblemsPart
 from bus.problems import Alert, KnownProblem, ProblemKind
 from control_room.kit import listed
@@ -43,7 +45,7 @@ def short(found: ReservationsFound, now: float) -> list[KnownProblem]:
     names = [each.name for each in lacking]
     since = min(each.begins if each.state(now) == "active" else each.holds_from for each in lacking)
     reservations = listed(names)
-    return [RESERVATION_SHORT.problem(reservations, since, reservations=reservations, first=names[0])]
+    return [RESERVATION_SHORT.problem(reservations, since, reservations=reservations, first=quote(names[0]))]
 
 
 async def find(reader: ProblemReader) -> list[KnownProblem]:

@@ -141,7 +141,7 @@ def test_a_host_that_is_forced_down_is_not_listed_as_down_as_well() -> None:
 
 
 def test_critical_problems_come_first() -> None:
-    severities = [each.severity for each in found(refused=21, letters=LettersFact(1), health=(down(1),))]
+    severities = [each.severity for each in found(refused=21, broker="", health=(down(1),))]
     assert severities == ["critical", "critical", "warning"]
 
 

@@ -1,4 +1,4 @@
-"""Waiting requests that are problems: without progress, or beyond their time limit before a host is expected."""
+"""Waiting requests that are problems: without progress, or with a start after their time limit."""
 
 from typing import Any
 
