@@ -20,8 +20,8 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True)
 class ProblemReader:
-    """The means by which a feature finds its problems: queries with a time limit, the time, and the settings. If a
-    worker does not answer a query, the feature lets the error pass: the list then names the worker.
+    """The means by which a feature finds its problems: queries with a time limit, the time, and the settings.
+    If a worker does not answer a query, the feature lets the error pass: the list then names the worker.
     """
 
     asker: Callable[[Query[Any, Any]], Ask[Any, Any]]

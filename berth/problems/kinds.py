@@ -303,7 +303,7 @@ BUILDS_FAIL = ProblemKind(
     consequence="All alternates of these builds failed.",
     do="`berth instances --status error` lists them, `berth why BUILD` shows the result of each attempt;"
     " disable a host on which all builds fail (`berth host disable`).",
-    link="/builds?status=error",
+    link="/builds?failed=1",
     alert=Alert(
         name="BerthBuildsFail",
         expr=(
@@ -321,7 +321,7 @@ NO_HOST = ProblemKind(
     consequence="The cloud has too little free capacity for the requested flavors, or a filter rejects too"
     " many hosts.",
     do="`berth why REQUEST` shows which requirement rejected the hosts, and which change would help.",
-    link="/builds?status=no+host",
+    link="/builds?failed=1",
     alert=Alert(
         name="BerthNoRoom",
         expr="sum(increase(berth_scheduler_unplaceable_total[30m])) > 20",
@@ -362,7 +362,7 @@ NODE_STUCK = ProblemKind(
     consequence="Nothing is deployed on these nodes until an operator acts in Ironic.",
     do="`openstack baremetal node show {first}` has the last error; repair the node, then let Ironic provide"
     " it again.",
-    link="/metal?column=failed",
+    link="/metal?state=failed",
 )
 IRONIC_UNREADABLE = ProblemKind(
     name="ironic-unreadable",

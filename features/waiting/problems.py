@@ -66,7 +66,7 @@ def _problem(kind: ProblemKind, requests: list[WaitingRequest]) -> KnownProblem:
         oldest.since,
         requests=several(len(requests), "request"),
         flavor=oldest.flavor,
-        lacks=oldest.lacks.rstrip("."),
+        lacks=oldest.lacks.partition(". ")[0].rstrip("."),  # without the closest hosts
         first=oldest.request,
     )
 

@@ -17,7 +17,8 @@ def a_wait(number: int, hours: float = 1.0, **fields: Any) -> WaitingRequest:
     """Return a request that has waited for so many hours, of a queue without recent progress."""
     given: dict[str, Any] = {
         "request": uid(number), "instances": 1, "project": "p", "flavor": "big", "priority": 0,
-        "since": NOW - hours * HOUR, "until": NOW + HOUR, "kind": "k", "position": 1, "lacks": "no room",
+        "since": NOW - hours * HOUR, "until": NOW + HOUR, "kind": "k", "position": 1,
+        "lacks": "no room. closest h1 (asked 2, free 1)",
     }  # fmt: skip
     return WaitingRequest(**given | fields)
 
