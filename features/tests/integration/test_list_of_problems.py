@@ -19,10 +19,13 @@ from msgspec import structs
 
 from berth import composition
 from berth.kit import boot_request, options_named, parts_given
+from berth.problems.kinds import AGENT_LATE, DEAD_LETTERS, HOST_FORCED_DOWN, PROCESS_RESTARTED
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.parts import RequestParts
 from deploy.servers import Postgres, RabbitMQ, free_port
+from features.headroom.problems import HEADROOM_LOST
+from features.waiting.problems import REQUEST_STARVES
 from tests.support.berth_processes import Up
 from tests.support.envelopes import a_letter
 from tests.support.servers import a_module_database, url_of
@@ -30,9 +33,12 @@ from tests.support.servers import a_module_database, url_of
 pytestmark = pytest.mark.services
 
 LETTERS = 15
-PROBLEMS = [
-    "agent-late", "dead-letters", "headroom-lost", "host-forced-down", "process-restarted", "request-starves",
-]  # fmt: skip
+PROBLEMS = sorted(
+    kind.name
+    for kind in (
+        AGENT_LATE, DEAD_LETTERS, HEADROOM_LOST, HOST_FORCED_DOWN, PROCESS_RESTARTED, REQUEST_STARVES,
+    )
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
