@@ -43,12 +43,9 @@ class BrokerState:
     waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue → messages, consumers
 
 
-async def inspect(
-    url: str, exchange: str, queues: Sequence[QueueSpec], *, pause: float, publishes: bool
-) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
-    which shows whether the queues become shorter. With `publishes`, also check that the URL's user may
-    publish to the exchange with any key.
+async def inspect(url: str, exchange: str, queues: Sequence[QueueSpec], *, publishes: bool) -> BrokerState:
+    """Return the state of a RabbitMQ broker. With `publishes`, also check that the URL's user may publish to
+    the exchange with any key.
     """
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
@@ -69,16 +66,11 @@ async def inspect(
                 await topology.queue(spec)  # changes nothing: shows whether the worker could use the queue
             except (BrokerRefused, RequestRefused) as refused:
                 found.refused.append(str(refused))
-        await asyncio.sleep(pause)
-        later = {}
-        for name in found.waiting:
-            if (again := await _waiting(topology, names.queue(name))) is not None:
-                later[name] = again[0]
         # Last, because a broker with an alarm reads nothing more from a connection after a publication.
         if not found.fresh:
             found.stuck = not await _accepts(connection, exchange, found, is_permitted=publishes)
             found.alarm = streams_of(connection)[0].blocked
-        return found, later
+        return found
     finally:
         with suppress(*BROKEN):
             await hang_up(connection)

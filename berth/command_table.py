@@ -19,12 +19,13 @@ EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it c
     "dead drop": "there is no letter with that id",
     "dead replay": "some stay, or there is no letter with that id",
     "dead show": "there is no letter with that id",
-    "doctor": "there are warnings; **2**: something is broken",
+    "doctor": "there are warnings; **2**: a problem is critical, or something is broken",
     "host enable": "a host stays disabled for another cause, or by its agent",
     "heal": "something is still wrong",
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
     "load": "boots were lost, changed or not active, the audit is not clean, or an instance was not deleted",
+    "problems": "there are problems",
     "why": "with `--replay` the decision differs; with `--now` it does not fit",
 }
 

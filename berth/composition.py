@@ -7,6 +7,8 @@ workers start in half the time.
 from __future__ import annotations
 
 import asyncio
+import logging
+import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -22,8 +24,10 @@ from bus import topics
 from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.direct import DirectTransport
+from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.transport import SocketTransport
+from bus.messages import NO_CELL, ProcessRestarted
 from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from placement_worker import Memory, Placement
     from scheduler_worker.composition import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
+
+log = logging.getLogger(__name__)
 
 add_messages()
 SOCKET = "bus.sock"
@@ -178,11 +184,14 @@ async def serve(
     stopping: asyncio.Event,
     shared: Memory | None = None,
     turns: asyncio.Lock | None = None,
+    *,
+    is_restart: bool = False,
 ) -> None:
     """Run the workers of the roles `together` over the connection `way` until `stopping` is set, then stop
     them.
 
     `shared` has placement's index. `turns` is a lock, shared by all buses of a process, for suspect messages.
+    `is_restart`: this process ran before and was not stopped, which it reports.
     """
     kinds = {role.worker for role in together}
     if len(kinds) > 1:
@@ -200,6 +209,8 @@ async def serve(
         stages = worker_roles.stages_of(together)
         stops = [stopping, *(asyncio.Event() for _ in stages[1:])]
         async with asyncio.TaskGroup() as group:
+            if is_restart:
+                group.create_task(_report_restart(bus, together))
             tasks = [
                 [group.create_task(bus.serve(worker, stop)) for role in stage for worker in served[role]]
                 for stage, stop in zip(stages, stops, strict=True)
@@ -207,6 +218,16 @@ async def serve(
             for ended, stop in zip(tasks, stops[1:], strict=False):
                 await asyncio.wait(ended)
                 stop.set()
+
+
+async def _report_restart(bus: Bus, together: Sequence[Role]) -> None:
+    cell = next((role.cell for role in together if role.cell), NO_CELL)
+    name, now = worker_roles.name_of(together), bus.clock.now()
+    restart = ProcessRestarted(process=name, machine=platform.node()[:255], cell=cell, at=now)
+    try:
+        await bus.publish(restart)
+    except (BrokerRefused, Unavailable, Unroutable) as problem:
+        log.warning("the restart of %s is not recorded: %s", name, problem)
 
 
 def _reply_queue_prefix(together: Sequence[Role], settings: Settings) -> str:
@@ -237,6 +258,22 @@ def create_workers(
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
     simulated machines. `workers` creates ferries.
     """
+    return _reporting_restarts(_created(role, settings, bus, store, shared, disks))
+
+
+def _reporting_restarts(made: Sequence[Worker]) -> list[Worker]:
+    """Return workers that may publish that their process was started again."""
+    return [replace(worker, announces=worker.announces | {ProcessRestarted}) for worker in made]
+
+
+def _created(
+    role: Role,
+    settings: Settings,
+    bus: RecordingBus,
+    store: Database | None,
+    shared: Memory | None,
+    disks: ExitStack | None,
+) -> list[Worker]:
     if (feature := worker_roles.OF_FEATURES.get(role.worker)) is not None:
         return [worker_of(feature, role.worker, settings, bus, store)]
     if role.worker in OWN:
@@ -264,7 +301,7 @@ def _with_store(
     if role.worker == "rest":
         from berth.rest.worker import rest_worker
 
-        return [rest_worker(settings, bus, store)]
+        return [rest_worker(settings, bus, store, queues)]
     if role.worker == "placement":
         return [placement_of(settings, bus, store, shared)]
     if role.worker == "scheduler":
@@ -448,7 +485,9 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
         providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
         parts = parts_of(ForAgent, "agent", AgentNeeds(options=SimOptions()), Settings())
         simulated = SimAgent(agent, cell, ())
-        made = [compute_sim(simulated, providers=providers, allocations=allocations, parts=parts)]
+        made = _reporting_restarts(
+            [compute_sim(simulated, providers=providers, allocations=allocations, parts=parts)]
+        )
     shared = added(AgentQueuesPart, "agent_queues")
     return [*made, *(part.sharing(worker, bus) for part in shared for worker in made)]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from berth import dead_letters
 from berth.features import added, features, folder_of, messages
 from berth.kit.boot_options import BootOptionsPart
+from berth.problems.reading import ProblemList, asks
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -113,7 +114,7 @@ def control_room_worker(
     return control_room(
         events,
         [serve],
-        [query for part in of_features for query in part.page_asks],
+        [query for part in of_features for query in part.page_asks] + [*asks()],
         [message for part in of_features for message in part.page_publishes],
         [topic for part in of_features for topic in part.heartbeats],
     )
@@ -184,5 +185,6 @@ def operations(
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         bus=bus_operations(settings, bus, queues_of, agent_queues),
+        problems=ProblemList(bus, settings, queues_of).read,
         note=bus.note,
     )

@@ -16,6 +16,7 @@ import msgspec
 from berth import composition, process_watch, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.forked_workers import ForkedWorker
+from berth.process_runs import recorded_run
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
@@ -59,8 +60,9 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
         settle_in()
         limits = WatchLimits(process_watch.BLOCKED_SECONDS, process_watch.STUCK_SECONDS)
         directory = Path(settings.database.state_dir)
-        with watched(limits, worker_roles.name_of(together), directory):
-            await composition.serve(together, settings, way, stopping)
+        name = worker_roles.name_of(together)
+        with watched(limits, name, directory), recorded_run(name, directory) as is_restart:
+            await composition.serve(together, settings, way, stopping, is_restart=is_restart)
 
 
 @asynccontextmanager

@@ -9,6 +9,9 @@ from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Second
 Role = Literal["", "reader", "operator", "admin"]  # "": no role
 Outcome = Literal["started", "done", "refused", "denied", "failed"]
 Interface = Literal["command", "control room", "placement api", "rest", "bus"]
+PROCESS_RESTART = (
+    "process restart"  # act in the record that a process started again without having been stopped
+)
 MOST_RECORDS = 500  # maximum number of records in one message, and on one page
 
 

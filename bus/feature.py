@@ -65,6 +65,7 @@ MODULES = {
     "credentials": "`berth.kit.CredentialsPart`: lists the RabbitMQ users that it has made",
     "boot_options": "`berth.kit.BootOptionsPart`: its options of build requests, and fields of the web form",
     "explaining": "`berth.kit.ExplainingPart`: explains builds for `berth why`",
+    "problems": "`berth.kit.ProblemsPart`: its kinds of problems, for the list of problems",
     "pages": "`control_room.kit.PagePart`: its pages, and what it adds to pages of others",
     "bench.suite": "`bench.suite.BenchmarksPart`: its benchmarks",
 }

@@ -30,6 +30,7 @@ DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled 
 FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # set by an operator: the host counts as down despite heartbeats
 CLOSED = frozenset({DISABLED, FORCED_DOWN})
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
+NO_HEARTBEAT = "no heartbeat from its agent"  # begin of `HostHealth.why` if the agent is silent
 UNNAMED = "operator"  # the cause if the operator gave no reason
 DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 

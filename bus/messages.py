@@ -332,6 +332,18 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
     waits: Count = 0  # grows when a request starts or stops waiting, or lacks another resource
 
 
+NO_CELL = "-"  # `ProcessRestarted.cell` of a process that belongs to no cell
+
+
+class ProcessRestarted(Message, frozen=True, kw_only=True):
+    """A process started again although it was never stopped: it crashed, or was killed."""
+
+    process: Text  # such as conductor.c1
+    machine: Text = ""
+    cell: Word = NO_CELL
+    at: Seconds  # when it started again
+
+
 class HostFailed(Message, frozen=True, kw_only=True):
     """A hint for schedulers that a build attempt on this host failed; it may arrive twice or not at all."""
 

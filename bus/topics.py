@@ -234,6 +234,8 @@ HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
 HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
     "an attempt on a host failed, and whether the host caused it", "conductor", "every scheduler",
     expected=False)
+PROCESS_RESTARTED = Topic("process.restarted.{cell}", messages.ProcessRestarted,
+    "a process started again although it was never stopped", ANYONE, "scheduler", expected=False)
 PLACEMENT_CHANGED = Topic("placement.changed", replication.PlacementChanged,
     "numbered changes of placement, in commit order", "placement", ANYONE, expected=False, outsiders=True)
 IRONIC_NODE = Topic("ironic.node.{cell}.{event}", ironic.NodeChanged,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from bus.protocol import BusDepths
 from bus.topics import QUERIES, TOPICS
-from bus.worker import may_lack_consumer
 
 
 class Route(NamedTuple):
@@ -31,11 +30,6 @@ class QueueLoad:
     consumers: int = 0
     exists: bool = False
 
-    @property
-    def unread(self) -> bool:
-        """Return whether the queue needs a consumer and has none."""
-        return self.exists and not self.consumers and not may_lack_consumer(self.name, self.messages)
-
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
@@ -51,10 +45,6 @@ class TopicLoad:
     @property
     def consumers(self) -> int:
         return sum(queue.consumers for queue in self.queues)
-
-    @property
-    def unread(self) -> int:
-        return sum(queue.unread for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +67,6 @@ class BusLoad:
     def existing(self) -> int:
         """Return the number of queues that exist at the broker."""
         return sum(queue.exists for queue in self.queues)
-
-    @property
-    def unread(self) -> list[QueueLoad]:
-        """Return the existing queues from which no worker consumes messages."""
-        return [queue for queue in self.queues if queue.unread]
 
     @property
     def fullest(self) -> list[QueueLoad]:

@@ -13,6 +13,7 @@ from bus.decisions import Record, RecordedHost
 from bus.delivery.recording import Caller
 from bus.delivery.runner import Listener
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
+from bus.problems import KnownProblem
 from bus.protocol import Transport
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
 from bus.replication import FindChanges, FindTrees, PlacementChanged
@@ -191,5 +192,7 @@ class Operations:
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     bus: BusOperations
+    # the list of problems that all surfaces show, the most severe first
+    problems: Callable[[], Awaitable[Sequence[KnownProblem]]]
     # writes to the audit trail: caller, act, target, outcome, reason
     note: Callable[[Caller, str, str, Outcome, str], Awaitable[None]]

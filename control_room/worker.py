@@ -150,7 +150,7 @@ def control_room(
             on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),
             on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],
-        asks=(*ASKS, *further_asks),
+        asks=tuple(dict.fromkeys((*ASKS, *further_asks))),
         announces=frozenset({ActsRecorded, *publishes}),
         runs=serves,
     )

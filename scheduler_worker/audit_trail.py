@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
-from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs
+from bus.audit_trail import PROCESS_RESTART, ActRecord, ActsFound, ActsRecorded, FindActs, Operator
 from bus.clock import Clock
+from bus.delivery.recording import message_uuid
 from bus.errors import Poison
+from bus.messages import NO_CELL, ProcessRestarted
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, deletes_oldest, sql
 
@@ -95,6 +97,21 @@ def _row(record: ActRecord) -> tuple[object, ...]:
     return record.id, record.at, operator.is_program, _finality(record), *texts, *rest
 
 
+def _of_restart(restart: ProcessRestarted) -> ActRecord:
+    return ActRecord(
+        id=message_uuid(f"{PROCESS_RESTART} {restart.process} {restart.machine} {restart.at!r}"),
+        at=restart.at,
+        operator=Operator(name="berth", is_program=True),
+        interface="bus",
+        origin=restart.machine,
+        act=PROCESS_RESTART,
+        target=restart.process,
+        cell="" if restart.cell == NO_CELL else restart.cell,
+        outcome="done",
+        detail="it had ended without being stopped",
+    )
+
+
 class AuditTrail:
     """The audit trail in a scheduler's database. `keep` is the retention time, `keep_programs` the shorter
     retention time of acts of clients and services.
@@ -109,6 +126,12 @@ class AuditTrail:
         """Store the records of many messages in one transaction."""
         async with self._database.write() as tx:
             await put(tx, [record for message in messages for record in message.records])
+        return [None] * len(messages)
+
+    async def record_restarts(self, messages: Sequence[ProcessRestarted]) -> Sequence[Poison | None]:
+        """Store restarts of processes as acts of berth; a repeated message changes nothing."""
+        async with self._database.write() as tx:
+            await put(tx, [_of_restart(message) for message in messages])
         return [None] * len(messages)
 
     async def find(self, question: FindActs) -> ActsFound:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Ints
+from bus.host_health import NO_HEARTBEAT
 from bus.messages import HostReported
 from scheduler_worker.core.host_map import NEVER, Numbers
 
@@ -121,10 +122,10 @@ class Agents:
         """Return why the agent is down; None if it is not, or if it had no time to report since the start."""
         known = self._known.get(key)
         if known is None:
-            return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")
+            return None if self.early else Silence(f"{NO_HEARTBEAT} {key[1]}")
         if self._listening.seconds - known.received <= known.silence:
             return None
-        return Silence(f"no heartbeat from its agent {key[1]}", known.at)
+        return Silence(f"{NO_HEARTBEAT} {key[1]}", known.at)
 
     def down(self, key: AgentKey, now: float) -> str:
         """Return why the agent is down as a sentence; "" if it is not."""

@@ -96,6 +96,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             on(topics.HOST_FAILED, scheduler.on_host_failed, private=True),
             on(topics.SCHEDULER_ALIVE, hosts.roster.handle, private=True),
             on_many(topics.ACTS_RECORDED, trail.record_many),
+            on_many(topics.PROCESS_RESTARTED, trail.record_restarts),
         ],
         answers=[
             answers(topics.HOST_HEALTH, records.find),

@@ -1,5 +1,6 @@
 """Defines three commands: `berth audit` compares allocations with builds and capacities, `berth heal`
-makes repairs that the records of cells and agents justify, `berth doctor` checks that all services work.
+makes repairs that the records of cells and agents justify, `berth doctor` shows the list of problems and
+checks the installation.
 """
 
 import json
@@ -169,10 +170,10 @@ async def doctor_command(
     cells: Cells = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Check every service, worker, queue and database; print each problem and what to do about it.
+    """Show the list of `berth problems`, and check services, databases and migrations of the installation.
 
     The check changes nothing and takes seconds. Exit code 0 without problems, 1 if something needs attention,
-    2 if something is broken.
+    2 if a problem is critical or something is broken.
     """
     settings = effective(cells=cells, state_dir=state_dir).settings
     return await examine(Cli(settings, as_json, say), management)

@@ -36,7 +36,8 @@ _MODULES = {
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
     },
     "Inspect and check": {
-        "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
+        "problems": "problems", "doctor": "audit", "audit": "audit", "audit-log": "audit_log",
+        "heal": "audit",
         "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "features": "descriptions", "roles": "descriptions",
         "http": "descriptions",

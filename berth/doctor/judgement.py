@@ -1,21 +1,14 @@
-"""Converts the observed state of a running berth to findings with advice, without I/O."""
+"""Converts the observed state of a running berth to findings with advice, without I/O: the list of problems,
+and checks of the installation.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from berth.doctor.left_queues import left_queues
-from berth.doctor.seen import (
-    BerthSeen,
-    BrokerSeen,
-    DatabaseSeen,
-    IronicSeen,
-    LettersSeen,
-    ManagementSeen,
-    WorkerSeen,
-)
+from berth.doctor.seen import BerthSeen, BrokerSeen, DatabaseSeen, IronicSeen, ManagementSeen
 from berth.kit.findings import Finding, Level
 from bus.sql.migrations import FOREIGN_REMEDY, describe_foreign
-from bus.worker import may_lack_consumer
 
 T = TypeVar("T")
 
@@ -27,8 +20,6 @@ CLOCK_SECONDS = 1.0  # permitted difference from this machine's clock: workers c
 CLOCK_BROKEN = 30.0
 MEMBERS = 3  # members that a quorum queue needs if the cluster has at least so many nodes
 SHOWN = 5  # queues listed by name
-DEEP = 1000  # messages in a queue that lead to a warning
-SLOW_SECONDS = 1.0  # a worker that takes longer to answer a simple query is reported
 DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: a lower share is a warning, an error
 
 
@@ -45,7 +36,7 @@ def judged(
         found.append(
             Finding("broken", "bus", seen.bus, "Start it (`berth up`), or give its address in the settings.")
         )
-    found += [*_queues(seen), *left_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
+    found += [*_problems(seen), *_never_started(seen), *left_queues(seen)]
     if seen.authentication is not None:
         found.append(seen.authentication)
     found += _ironic(seen.ironic)
@@ -239,7 +230,19 @@ def _clock(about: str, ahead: float | None) -> Iterator[Finding]:
     yield Finding(level, about, sentence, "Have both follow the same time (chrony, systemd-timesyncd).")
 
 
-def _queues(seen: BerthSeen) -> Iterator[Finding]:
+def _problems(seen: BerthSeen) -> Iterator[Finding]:
+    """Yield the list of problems as findings, with the sentences that all surfaces show."""
+    for problem in seen.problems or ():
+        level: Level = "broken" if problem.severity == "critical" else "warning"
+        yield Finding(level, problem.object, problem.says, problem.do)
+    if seen.problems == ():
+        yield Finding("fine", "problems", "No known problems.")
+
+
+def _never_started(seen: BerthSeen) -> Iterator[Finding]:
+    for cell in seen.absent_cells:
+        sentence = "Nothing of it was ever started: this berth does not have the cell."
+        yield Finding("fine", f"cell {cell}", sentence)
     for name in seen.missing:
         if name.partition(".")[0] == "compute":
             sentence = "No simulated agent has run: the hosts of this cell need agents of your own."
@@ -247,41 +250,6 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
             continue
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell if it belongs to a cell)."
         yield Finding("warning", f"worker {name}", "It has never run: its queues do not exist.", do)
-    for queue in seen.queues:
-        about = f"queue {queue.name}"
-        more = queue.later - queue.messages
-        if not queue.readers:
-            if may_lack_consumer(queue.name, queue.later):
-                continue
-            level: Level = "broken" if queue.later else "warning"
-            sentence = f"It has no consumer, and {_messages(queue.later)}."
-            yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")
-        elif queue.later >= DEEP:
-            how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
-            do = f"Give {queue.worker} time, a faster database, or another replica."
-            yield Finding("warning", about, f"{_messages(queue.later).capitalize()}, and they {how}.", do)
-
-
-def _worker(seen: WorkerSeen) -> Iterator[Finding]:
-    about = f"worker {seen.name}"
-    if seen.seconds is None:
-        do = "Start it, or read the end of its log if it runs."
-        yield Finding("broken", about, "It does not answer within 5 seconds.", do)
-    elif seen.seconds > SLOW_SECONDS:
-        do = "See whether its processor or its database is at its end (docs/metrics.md)."
-        yield Finding("warning", about, f"It took {seen.seconds:.1f} s to answer.", do)
-    else:
-        yield Finding("fine", about, f"It answers after {seen.seconds * 1000:.0f} ms.")
-
-
-def _letters(seen: LettersSeen) -> Iterator[Finding]:
-    if not seen.count:
-        return
-    several = f"at least {seen.count}" if seen.more else str(seen.count)
-    where = ", ".join(seen.queues)
-    sentence = f"Dead letters: {several}, the oldest {_ago(seen.oldest)} old; most died in {where}."
-    do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
-    yield Finding("warning", "dead letters", sentence, do)
 
 
 def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:
@@ -302,17 +270,6 @@ def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _messages(count: int) -> str:
-    return "1 message waits" if count == 1 else f"{count or 'no'} messages wait"
-
-
-def _ago(seconds: float) -> str:
-    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {name}"
-    return f"{seconds:.0f} seconds"
 
 
 def _older(version: str, than: tuple[int, ...]) -> bool:

@@ -5,7 +5,7 @@ A queue without a consumer stays bound, so it keeps a copy of every further orde
 from RabbitMQ's management API, because the settings do not list the agents.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from berth.doctor.seen import BerthSeen, DurableQueue, ManagementSeen
@@ -21,7 +21,7 @@ def left_queues(seen: BerthSeen) -> Iterator[Finding]:
     """Yield findings about durable queues of agents and gateways that have no consumer, except queues of
     workers in the settings.
     """
-    expected = {queue.name for queue in seen.queues}
+    expected = seen.queues
     for broker in seen.brokers:
         queues = sorted(broker.management.of_agents, key=lambda queue: (queue.cell, queue.worker))
         for cell, of_cell in groupby(queues, key=lambda queue: queue.cell):
@@ -29,7 +29,7 @@ def left_queues(seen: BerthSeen) -> Iterator[Finding]:
 
 
 def _of_cell(
-    cell: str, queues: Sequence[DurableQueue], expected: set[str], at: ManagementSeen
+    cell: str, queues: Sequence[DurableQueue], expected: Collection[str], at: ManagementSeen
 ) -> Iterator[Finding]:
     gateway = [queue for queue in queues if queue.worker == f"gateway.{cell}"]
     gateway_expected = any(queue.name in expected for queue in gateway)

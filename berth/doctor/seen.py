@@ -3,6 +3,7 @@
 import msgspec
 
 from berth.kit.findings import Finding
+from bus.problems import KnownProblem
 
 
 class DurableQueue(msgspec.Struct, frozen=True):
@@ -53,16 +54,6 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     management: ManagementSeen = ManagementSeen()
 
 
-class QueueSeen(msgspec.Struct, frozen=True):
-    """The messages and consumers of a worker's durable queue, as counted at two moments."""
-
-    name: str
-    worker: str
-    messages: int = 0
-    later: int = 0
-    readers: int = 0
-
-
 class PackageSeen(msgspec.Struct, frozen=True):
     """The tables of a worker or feature in a database."""
 
@@ -89,22 +80,6 @@ class DatabaseSeen(msgspec.Struct, frozen=True):
         return any(package.revision for package in self.packages)
 
 
-class WorkerSeen(msgspec.Struct, frozen=True):
-    """A worker, and whether it answers."""
-
-    name: str
-    seconds: float | None = None  # its response time; None: no response
-
-
-class LettersSeen(msgspec.Struct, frozen=True):
-    """The number and age of dead letters."""
-
-    count: int = 0
-    more: bool = False  # there are more dead letters than were counted
-    oldest: float = 0.0  # age of the oldest dead letter in seconds
-    queues: tuple[str, ...] = ()  # the queues with the most dead letters
-
-
 class IronicSeen(msgspec.Struct, frozen=True):
     """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
 
@@ -121,11 +96,11 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     disk: float | None = None  # free share of the disk with the state directory
     state_dir: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
-    queues: tuple[QueueSeen, ...] = ()
+    problems: tuple[KnownProblem, ...] | None = None  # the list of problems; None: the bus cannot be reached
+    queues: frozenset[str] = frozenset()  # the queues that exist, of those that the settings' workers use
     missing: tuple[str, ...] = ()  # workers without any queue
+    absent_cells: tuple[str, ...] = ()  # cells of the settings of which nothing was ever started
     databases: tuple[DatabaseSeen, ...] = ()
-    workers: tuple[WorkerSeen, ...] = ()
-    letters: LettersSeen = LettersSeen()
     authentication: Finding | None = None  # of a feature's method of authentication; None: of none
     ironic: IronicSeen | None = None  # None: no Ironic is configured
     bus: str = ""  # why the bus cannot be reached

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from berth.kit.placement_access import check_certificates, placement_url, token_of
     from berth.kit.placement_client import PlacementClient, Rejected, each_in_parallel
     from berth.kit.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
+    from berth.kit.problems import ProblemReader, ProblemsPart
     from berth.kit.publishing import (
         PUBLISH_SECONDS,
         checked,
@@ -211,6 +212,8 @@ OFFERED = {
     "BootOptionsPart": ".boot_options",  # of the module `boot_options`
     "ExplainingPart": ".record_queries",  # of the module `explaining`
     "HttpApiPart": ".http_descriptions",  # of the module `http`
+    "ProblemsPart": ".problems",  # of the module `problems`
+    "ProblemReader": ".problems",  # sends the queries by which a feature finds its problems
     # What a feature adds to commands of the kernel and of other features
     "added": "berth.features",  # the values PART that features add to a command or page of this feature
     "add_messages": "berth.features",  # adds the messages of all features, for a client library

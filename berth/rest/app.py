@@ -108,6 +108,10 @@ async def list_events(call: Call) -> Response:
         return answer(await call.operations.events(call.caller, asked.get("project", ""), after, call.wait))
 
 
+async def list_problems(call: Call) -> Response:
+    return answer(await call.operations.problems(call.caller))
+
+
 async def stream_events(call: Call) -> Response:
     """Answer GET /v1/events/stream as server-sent events, from the last received number on."""
     asked = call.asked
@@ -158,6 +162,7 @@ _HANDLERS: Mapping[OperationKey, Handler] = {
     ("/v1/builds/{id}", "DELETE"): delete_build,
     ("/v1/events", "GET"): list_events,
     ("/v1/events/stream", "GET"): stream_events,
+    ("/v1/problems", "GET"): list_problems,
 }
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from bus.messages import BuildRequested
+from bus.problems import KnownProblem
 from bus.queries import BuildStands, DecisionFound, Instance, WaitingRequest
 from bus.vocabulary import Id, Message, Value
 
@@ -93,3 +94,9 @@ class EventsListed(Value, frozen=True, kw_only=True):
 
     events: tuple[Event, ...]
     last: int
+
+
+class ProblemsListed(Value, frozen=True, kw_only=True):
+    """The present problems, the most severe first; empty: no known problems."""
+
+    problems: tuple[KnownProblem, ...] = ()

@@ -77,6 +77,12 @@ class RestCaller:
             raise NotAllowed(allowed(self.operator, READ, target))
         return project
 
+    def check_reads_all(self) -> None:
+        """Raise NotAllowed if the caller may not read the data of all projects."""
+        if why := allowed(self.operator, READ, Target()):
+            self.acts.append(NotedAct(READ, Target()))
+            raise NotAllowed(why)
+
     def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
         """Note the act that a message requests in a project, for the audit trail."""
         act = act_of(message)

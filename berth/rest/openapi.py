@@ -81,12 +81,20 @@ _OF_EVENTS: Mapping[OperationKey, DescribedOperation] = {
 }
 
 
+_OF_BERTH: Mapping[OperationKey, DescribedOperation] = {
+    ("/v1/problems", "GET"): DescribedOperation(
+        "List what is wrong now: each problem with its consequence and the next command. For operators.",
+        bodies.ProblemsListed,
+    )
+}
+
+
 def operations() -> dict[OperationKey, DescribedOperation]:
     """Return the descriptions of all operations, also of those that features add."""
     of_features = {
         key: each.described for part in added(RestPart, "rest") for key, each in part.operations.items()
     }
-    return {**_OF_BUILDS, **of_features, **_OF_EVENTS}
+    return {**_OF_BUILDS, **of_features, **_OF_EVENTS, **_OF_BERTH}
 
 
 def rest_document() -> dict[str, Any]:

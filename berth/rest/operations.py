@@ -1,7 +1,7 @@
 """The operations of the REST API: checks requests, publishes them on the bus, and reads states by queries."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TypeVar
@@ -25,6 +25,7 @@ from berth.rest.bodies import (
     BuildsListed,
     Event,
     EventsListed,
+    ProblemsListed,
     RequestState,
 )
 from berth.rest.callers import NotFound, RestCaller
@@ -37,6 +38,7 @@ from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
+from bus.problems import KnownProblem
 from bus.projects import ProjectsFound
 from bus.queries import (
     BuildStands,
@@ -66,6 +68,7 @@ class RestOperations:
     settings: Settings
     database: Database
     ends: EndLog
+    list_problems: Callable[[], Awaitable[Sequence[KnownProblem]]]
     _confirmed: OrderedDict[str, str] = field(default_factory=OrderedDict)  # digest of a request by its id
 
     def __post_init__(self) -> None:
@@ -256,6 +259,11 @@ class RestOperations:
         """Record the project of a build, so that its results are stored."""
         async with self.database.write() as tx:
             await store.add_build(tx, build, project, self.bus.clock.now())
+
+    async def problems(self, caller: RestCaller) -> ProblemsListed:
+        """Return what is wrong now, for callers that may read the data of all projects."""
+        caller.check_reads_all()
+        return ProblemsListed(problems=tuple(await self.list_problems()))
 
     async def end_of(self, request: str, kind: type[M]) -> M | None:
         """Return the stored message of this type that ended a request, or None."""

@@ -3,6 +3,7 @@
 import asyncio
 
 from berth.placement_http import known_by, policy_of, tls_of, tokens_of
+from berth.problems.reading import ProblemList, QueuesOf
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.ends import EndLog
@@ -17,11 +18,13 @@ from placement_worker.http.recording import RecordedRequests
 _CONNECTIONS = 2000  # most open connections: clients wait for the ends of their builds
 
 
-async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: EndLog) -> None:
+async def serve_rest(
+    settings: Settings, bus: Bus, database: Database, ends: EndLog, queues_of: QueuesOf
+) -> None:
     """Serve the REST API until cancelled."""
     tokens = tokens_of(settings, bus.clock)
     records = RecordedRequests(bus.publish, bus.clock, policy_of(settings), known_by(settings))
-    operations = RestOperations(bus, settings, database, ends)
+    operations = RestOperations(bus, settings, database, ends, ProblemList(bus, settings, queues_of).recent)
     app = rest_app(operations, RestAccess(tokens, records))
     async with tokens, asyncio.TaskGroup() as group:
         working = [group.create_task(operations.accepted.run()), group.create_task(records.run())]

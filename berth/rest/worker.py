@@ -7,6 +7,7 @@ HTTP server and app are imported when the worker starts, not when only its topic
 from berth.features import added, messages
 from berth.kit.rest import RestPart
 from berth.kit.rest_ends import REPLY_TO
+from berth.problems.reading import QueuesOf, asks
 from berth.rest.ends import EndLog
 from berth.settings import Settings
 from bus import topics
@@ -28,8 +29,10 @@ _ASKED = (
 _PUBLISHED = (BuildRequested, BuildCancelRequested, BuildDeleteRequested, ActsRecorded)
 
 
-def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
-    """Return the worker that receives and stores the ends of requests of the REST API."""
+def rest_worker(settings: Settings, bus: Bus, database: Database, queues_of: QueuesOf) -> Worker:
+    """Return the worker that receives and stores the ends of requests of the REST API. `queues_of` lists the
+    queues of workers, for the list of problems.
+    """
     keep = settings.keep.ended
     rules = {kind: rule for part in added(RestPart, "rest") for kind, rule in part.ends.items()}
     ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait, rules)
@@ -37,7 +40,7 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
     async def serve() -> None:
         from berth.rest.serving import serve_rest
 
-        await serve_rest(settings, bus, database, ends)
+        await serve_rest(settings, bus, database, ends, queues_of)
 
     return Worker(
         "rest",
@@ -45,7 +48,9 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
             on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
             for topic in topics.client_topics()
         ],
-        asks=(*_ASKED, *(query for part in messages() for query in part.rest_asks)),
+        asks=tuple(
+            dict.fromkeys((*_ASKED, *asks(), *(query for part in messages() for query in part.rest_asks)))
+        ),
         timers=[every(prune_period(keep), ends.prune)],
         runs=[ends.follow, serve],
         announces=frozenset(

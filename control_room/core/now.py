@@ -1,15 +1,15 @@
-"""Computes the control room's home page: figures about the cloud, heartbeats and alarms."""
+"""Computes the control room's home page: figures about the cloud, and heartbeats."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from bus.messages import HostReported
 from control_room.core.builds import TICK, BuildHistory, Tick, percentiles, summed
 from control_room.kit.charts import Chart, chart
 from control_room.kit.replies import Replies
-from control_room.kit.words import duration, listed, several
+from control_room.kit.words import duration, several
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,63 +88,6 @@ def _keep_latest(heartbeats: OrderedDict[K, V], key: K, heartbeat: V) -> None:
         heartbeats.popitem(last=False)
 
 
-_MANY = 0.1  # share of failed builds from which there is an alarm
-
-
-_FEW = 5  # with fewer ended builds there is no alarm
-
-
-_SLOW = 2.0  # seconds; a slower answer is an alarm
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """A problem that the first page shows."""
-
-    level: Literal["bad", "warn"]
-    text: str
-
-
-def alarms(
-    replies: Replies,
-    agents: Sequence[AgentHeartbeat],
-    minute: Tick,
-    disabled_cells: Sequence[str],
-    rescued: int,
-    now: float,
-) -> Iterator[Alarm]:
-    """Yield the problems that an operator should solve. `minute`: counts of builds in the last minute;
-    `rescued`: the number of requests for which only a scheduler's periodic retry found a host.
-    """
-    for reply in replies:
-        if reply.problem:
-            yield Alarm("bad", f"{reply.source} does not answer: {reply.problem}")
-    late = [agent for agent in agents if agent.late(now)]
-    if late:
-        oldest = max(agent.lag(now) for agent in late)
-        hosts = several(sum(agent.hosts for agent in late), "host")
-        names = listed([agent.agent for agent in late])
-        text = f"no heartbeat in time of {several(len(late), 'agent')} with {hosts}"
-        yield Alarm("bad", f"{text} ({names}; the oldest {duration(oldest)} ago)")
-    total = sum(minute.ends.values())
-    for status, outcome in (("error", "ended in error"), ("no host", "found no host")):
-        number = minute.ends[status]
-        if total >= _FEW and number / total >= _MANY:
-            share = f"{number / total:.0%} of the builds that ended in the last minute {outcome}"
-            yield Alarm("bad" if number / total >= 0.5 else "warn", f"{share} ({number:,} of {total:,})")
-    for reply in replies:
-        if not reply.problem and reply.seconds > _SLOW:
-            yield Alarm("warn", f"{reply.source} took {duration(reply.seconds)} to answer")
-    if disabled_cells:
-        noun, verb = ("cell", "is") if len(disabled_cells) == 1 else ("cells", "are")
-        text = f"{noun} {listed(disabled_cells)} {verb} disabled: no new builds are placed there"
-        yield Alarm("warn", text)
-    if rescued:
-        requests = several(rescued, "request")
-        text = f"{requests} got a host only by the periodic sweep: no event reported the free capacity"
-        yield Alarm("warn", text)
-
-
 SHARES = (0.5, 0.95, 0.99)
 
 
@@ -154,15 +97,11 @@ _MINUTE = 12  # periods
 _POINT = 6  # periods for one point of the latency chart
 
 
-_SCHEDULER_LATE = 15.0  # seconds without a heartbeat after which a scheduler is late
-
-
 @dataclass(frozen=True)
 class WorkerNow:
-    """A worker with its state on the first page."""
+    """A worker with its response time, or the time of its last heartbeat, on the first page."""
 
     name: str
-    state: str  # good, warn, bad
     text: str
 
 
@@ -199,19 +138,14 @@ def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> 
 def workers(
     replies: Replies, schedulers: Mapping[str, float], agents: Sequence[AgentHeartbeat], now: float
 ) -> list[WorkerNow]:
-    """Return the workers with their states, from the replies to queries and from heartbeats."""
+    """Return the workers, from the replies to queries and from heartbeats."""
     rows = []
     for reply in replies:
-        state = "bad" if reply.problem else "warn" if reply.seconds > _SLOW else "good"
         text = reply.problem or f"answers in {duration(reply.seconds)}"
-        rows.append(WorkerNow(reply.source, state, text))
+        rows.append(WorkerNow(reply.source, text))
     for name, lag in schedulers.items():
-        state = "good" if lag < _SCHEDULER_LATE else "bad"
-        rows.append(WorkerNow(f"scheduler {name}", state, f"last heartbeat {duration(lag)} ago"))
+        rows.append(WorkerNow(f"scheduler {name}", f"last heartbeat {duration(lag)} ago"))
     if agents:
-        late = sum(agent.late(now) for agent in agents)
-        heartbeats = f"heartbeats of {several(late, 'agent')} are late" if late else "all heartbeats in time"
         oldest = duration(max(agent.lag(now) for agent in agents))
-        text = f"{heartbeats}, the oldest {oldest} ago"
-        rows.append(WorkerNow(several(len(agents), "agent"), "bad" if late else "good", text))
+        rows.append(WorkerNow(several(len(agents), "agent"), f"the oldest heartbeat {oldest} ago"))
     return rows

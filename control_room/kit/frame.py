@@ -150,6 +150,7 @@ class Renderer:
             moment=_moment,
             printable=printable,
             bar=_bar,
+            with_code=_with_code,
             token=_token,
             navigation=[entry for entry in navigation if _parent(entry, navigation) is None],
             tabs=partial(_tabs, navigation),
@@ -302,6 +303,14 @@ def _bar(width: float, left: float = 0.0) -> Markup:
 def _moment(seconds: float) -> str:
     """Return a time in UTC to the second as text, or `unknown` for 0."""
     return moment_text(seconds) if seconds else "unknown"
+
+
+def _with_code(text: str) -> Markup:
+    """Return a text as HTML; what is between backticks is a command or another code."""
+    parts = (printable(part) for part in text.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
+    )
 
 
 def _token(form_token: str) -> Markup:

@@ -49,6 +49,7 @@ class HeadroomController(PlacementOperations):
     joins: HeadroomJoins
     kept: bool | None = field(default=None, init=False)  # what the metric shows; None: no slots were adjusted
     _changed: bool = field(default=True, init=False)
+    _lost: dict[str, float] = field(default_factory=dict, init=False)  # reservation → since when it is lost
     _last: Sequence[Reservation] = field(default=(), init=False)  # reservations at the last call of `adjust`
 
     def __post_init__(self) -> None:
@@ -83,7 +84,15 @@ class HeadroomController(PlacementOperations):
             lacking=plan.lacking,
             unlabelled=_levels_without_domains(reservation.levels, state.domains),
             lacking_then=lacking_then,
+            lost_since=self._lost_since(reservation, plan),
         )
+
+    def _lost_since(self, reservation: Reservation, plan: HeadroomPlan) -> float:
+        """Return since when this process has known that a headroom is lost; 0: it is kept."""
+        if plan.holds:
+            self._lost.pop(reservation.id, None)
+            return 0.0
+        return self._lost.setdefault(reservation.id, self.clock.now())
 
     async def adjust(self) -> None:
         """Claim missing slots and release surplus slots, if something has changed since the last call."""
@@ -93,6 +102,8 @@ class HeadroomController(PlacementOperations):
         self._changed, self._last = False, managed
         try:
             plans = [await self._adjusted(each) for each in managed]
+            for each, plan in zip(managed, plans, strict=True):
+                self._lost_since(each, plan)
         except BaseException:
             self._changed = True
             raise

@@ -8,6 +8,7 @@ FEATURE = Feature(
     adds=(
         "messages",
         "placement",
+        "problems",
         "pages",
         "with_groups.placement",
         "with_preemption.placement",

@@ -4,7 +4,7 @@ from bus.claims import ConsumerClaim
 from bus.domains import Level
 from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
-from bus.vocabulary import Cause, Count, LongList, Message, ShortList, Value
+from bus.vocabulary import Cause, Count, LongList, Message, Seconds, ShortList, Value
 from features.reservations.messages import Reservation
 
 
@@ -20,6 +20,7 @@ class Headroom(Value, frozen=True, kw_only=True):
     unlabelled: ShortList[Level] = ()  # levels of which no host has a label
     # why no slots would be sufficient after the query's claims; empty if `lacking` has reasons already
     lacking_then: LongList[Cause] = ()
+    lost_since: Seconds = 0.0  # since when placement has known that it is not kept; 0: it is kept
 
 
 class FindHeadroom(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from features.maintenance.settings import MaintenanceSettings
 FEATURE = Feature(
     name="maintenance",
     says="empties hosts for maintenance, and evacuates dead hosts",
-    adds=("messages", "scheduler", "explaining", "pages"),
+    adds=("messages", "scheduler", "explaining", "problems", "pages"),
     commands={"Hosts": {"maintenance": "commands"}},
     exit_codes={
         "maintenance add": "with `--dry-run`: a host would be late",

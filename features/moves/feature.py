@@ -6,7 +6,17 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
-    adds=("messages", "scheduler", "conductor", "agent", "rest", "cell_audit", "explaining", "pages"),
+    adds=(
+        "messages",
+        "scheduler",
+        "conductor",
+        "agent",
+        "rest",
+        "cell_audit",
+        "explaining",
+        "problems",
+        "pages",
+    ),
     defines=("dry_runs",),
     commands={
         "Moves": {

@@ -7,7 +7,7 @@ from features.reservations.settings import ReservationSettings
 FEATURE = Feature(
     name="reservations",
     says="holds capacity for a project or a purpose",
-    adds=("messages", "placement", "scheduler", "boot_options", "explaining", "pages"),
+    adds=("messages", "placement", "scheduler", "boot_options", "explaining", "problems", "pages"),
     settings=ReservationSettings,
     commands={"Builds": {"reserve": "commands"}},
     command_groups={

@@ -7,7 +7,15 @@ from features.waiting.settings import WaitingSettings
 FEATURE = Feature(
     name="waiting",
     says="lets requests without a host wait for free capacity",
-    adds=("messages", "scheduler", "boot_options", "pages", "with_moves.messages", "with_moves.scheduler"),
+    adds=(
+        "messages",
+        "scheduler",
+        "boot_options",
+        "problems",
+        "pages",
+        "with_moves.messages",
+        "with_moves.scheduler",
+    ),
     settings=WaitingSettings,
     commands={"Builds": {"waiting": "commands"}, "Hosts": {"share": "shares"}},
     command_groups={

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from berth.features import packages
 from bus import topics
-from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
+from bus.audit_trail import PROCESS_RESTART, ActRecord, ActsFound, ActsRecorded, FindActs, Operator
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildDeleteRequested
+from bus.messages import BuildDeleteRequested, ProcessRestarted
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
@@ -54,6 +54,17 @@ async def test_an_outcome_replaces_the_begun_record_whatever_the_order_of_delive
     for records in ((started,), (done,), (started,), (done, started)):
         await trail.record_many([ActsRecorded(records=records)])
     assert await stored(trail) == [done]
+
+
+async def test_a_restart_of_a_process_is_recorded_once(trail: AuditTrail) -> None:
+    restart = ProcessRestarted(process="conductor.c1", machine="m1", cell="c1", at=5.0)
+    central = ProcessRestarted(process="scheduler", at=6.0)
+    for messages in ((restart, central), (restart,)):
+        await trail.record_restarts(messages)
+    found = await stored(trail, act=PROCESS_RESTART, since=4.0)
+    assert [(record.target, record.cell, record.at) for record in found] == [
+        ("scheduler", "", 6.0), ("conductor.c1", "c1", 5.0),
+    ]  # fmt: skip
 
 
 async def test_a_repeated_delivery_is_recorded_only_if_its_first_left_no_record(trail: AuditTrail) -> None:

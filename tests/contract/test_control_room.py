@@ -11,8 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from berth.problems.kinds import BROKER_DISK
+from berth.problems.reading import ProblemList
 from berth.settings import Settings
 from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
+from bus.problems import KnownProblem
 from bus.reports import HostState
 from tests.support.ids import uid
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
@@ -114,6 +117,31 @@ def an_end(number: int, **given: Any) -> BuildEnded:
     attempt = Attempt(host="h1", outcome="built", started=100.0, ended=100.25)
     fields = {"cell": "c1", "status": "active", "host": "h1", "attempts": (attempt,), **given}
     return BuildEnded(build=uid(number), request=uid(number, "b"), **fields)
+
+
+async def test_the_first_page_has_the_list_of_problems(room: VisitedRoom) -> None:
+    """No worker runs here."""
+    page = await room.page("/?wait=1")
+    assert "No answer from placement and scheduler." in page and "No known problems" not in page
+    assert "<code>systemctl status</code>" in page and '<a href="/bus">Details</a>' in page
+
+
+async def test_a_list_of_problems_that_was_read_long_ago_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    present: list[KnownProblem] = []
+
+    async def read(_: ProblemList) -> list[KnownProblem]:
+        return [*present]
+
+    monkeypatch.setattr(ProblemList, "read", read)
+    async with a_visited_room() as room:
+        assert "No known problems." in await room.page("/")
+        present.append(BROKER_DISK.problem("RabbitMQ"))
+        room.clock.now += 60.0
+        room.clock.passed += 60.0
+        page = await room.page("/")
+        assert BROKER_DISK.says in page and "No known problems" not in page
 
 
 async def test_received_events_appear_on_the_first_page(room: VisitedRoom) -> None:

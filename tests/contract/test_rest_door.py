@@ -18,6 +18,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.problems import KnownProblem
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
@@ -55,6 +56,10 @@ async def stored(database: Database) -> Database:
     return database
 
 
+async def _no_problems() -> list[KnownProblem]:
+    return []
+
+
 Doors = Callable[[FakeBus], RestOperations]
 
 
@@ -64,7 +69,8 @@ async def an_api(stored: Database) -> AsyncIterator[Doors]:
     working: list[asyncio.Task[None]] = []
 
     def make(bus: FakeBus) -> RestOperations:
-        api = RestOperations(cast(Bus, bus), Settings(), stored, EndLog(stored, bus.clock, 60.0, 60.0, {}))
+        ends = EndLog(stored, bus.clock, 60.0, 60.0, {})
+        api = RestOperations(cast(Bus, bus), Settings(), stored, ends, _no_problems)
         working.append(asyncio.create_task(api.accepted.run()))
         return api
 

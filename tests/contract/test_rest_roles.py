@@ -27,6 +27,7 @@ OPERATIONS: dict[tuple[str, str], tuple[str, str, Callable[[], Any]]] = {
     ("/v1/builds/{id}", "DELETE"): ("delete", f"/v1/builds/{BUILD}", lambda: None),
     ("/v1/events", "GET"): ("read", "/v1/events?project=p1", lambda: None),
     ("/v1/events/stream", "GET"): ("read", "/v1/events/stream?project=p1", lambda: None),
+    ("/v1/problems", "GET"): ("read", "/v1/problems", lambda: None),
     **{key: row for rest in rest_of_features() for key, row in rest.OPERATIONS.items()},
 }
 
@@ -111,6 +112,8 @@ async def test_a_caller_may_do_what_the_table_says(identity: Identity, role: Rol
             response = await region.send(identity, method, url, body())
             status, records = response.status_code, await region.recorded()
             expected = may(act, identity, role, is_member)
+            if pattern == "/v1/problems":  # of the whole berth, and of no project
+                expected = bool(role) and not identity.projects
             assert (status < 300) == expected, (method, pattern, response.text)
             found = [(record.through, record.outcome) for record in records]
             if not expected:
@@ -159,6 +162,15 @@ async def test_a_limited_role_deletes_in_the_cell_of_the_instance() -> None:
         (order,) = region.cloud.published
         assert isinstance(order, BuildDeleteRequested)
         assert (order.build, order.cell) == (BUILD, "c1")
+
+
+async def test_the_list_of_problems_has_the_sentence_and_the_next_command_of_each() -> None:
+    async with a_region() as region:
+        answer = await region.send(a_caller("reader"), "GET", "/v1/problems")
+        [problem] = answer.json()["problems"]
+        assert problem["kind"] == "worker-silent"
+        assert problem["says"] == "No answer from conductor.c1."
+        assert problem["do"] and problem["consequence"]
 
 
 async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> None:

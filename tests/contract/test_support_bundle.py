@@ -60,7 +60,7 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
     assert [row["worker"] for row in content(files, "slow.json")]
     [letter] = content(files, "dead_letters.json")
     assert (letter["reason"], letter["body"]) == ("flavor: a name is missing", "16 bytes")
-    assert any(found["about"] == "worker placement" for found in content(files, "doctor.json")["findings"])
+    assert any(found["about"] == "dead letters" for found in content(files, "doctor.json")["findings"])
     assert content(files, "settings.json")["settings"]["cells"]["value"] == ["c1"]
     assert content(files, "versions.json")["processes"][0]["name"] == "up"
     assert "Missing parts: none" in files["README.txt"]

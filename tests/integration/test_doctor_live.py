@@ -15,6 +15,7 @@ from berth.doctor.judgement import judged
 from berth.doctor.management import read_management
 from berth.doctor.seen import ManagementSeen
 from berth.kit.findings import Finding
+from berth.problems import reading
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.rabbit import RabbitTransport
@@ -46,8 +47,7 @@ async def settings(
     broker: RabbitMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Settings]:
     """The settings of a berth whose queues exist and have consumers, so that the doctor asks its workers."""
-    monkeypatch.setattr(looking, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(looking, "ANSWER_SECONDS", 0.05)  # no worker runs
+    monkeypatch.setattr(reading, "ANSWER_SECONDS", 0.05)  # no worker runs
     nowhere = "postgresql://berth:x@127.0.0.1:1/berth"
     settings = Settings().having(
         amqp_url=broker.url, database_url=nowhere, state_dir=str(tmp_path), cells=("c1",)

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from berth.features import added, packages
 from berth.kit.rest import RestPart
+from berth.problems.kinds import WORKER_SILENT
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.ends import EndLog
@@ -23,6 +24,7 @@ from bus.claims import Choice
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildPlaced, Selection
+from bus.problems import KnownProblem
 from bus.projects import BuildPlace, FindProjects, ProjectsFound
 from bus.queries import BuildsFound, BuildStands, DecisionFound, FindBuilds, InstancesFound, WaitingFound
 from bus.requests import BuildSpec, Flavor
@@ -131,6 +133,10 @@ class NamedTokens(TokenChecker):
         return self._identities.get(token)
 
 
+async def _one_problem() -> list[KnownProblem]:
+    return [WORKER_SILENT.problem("conductor.c1", workers="conductor.c1")]
+
+
 @asynccontextmanager
 async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[RestRegion]:
     cloud, identities = TwoCellBus(), dict[str, Identity]()
@@ -145,7 +151,7 @@ async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[R
     if streams_end:
         ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
-    api = RestOperations(bus, settings, database, ends)
+    api = RestOperations(bus, settings, database, ends, _one_problem)
     app = rest_app(api, RestAccess(NamedTokens(identities), records))
     transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
     working = asyncio.create_task(api.accepted.run())

@@ -16,6 +16,7 @@ from berth import command_table, logs, reference_tables
 from berth.__main__ import app
 from berth.features import features, meters
 from berth.logs import JsonLines, TextLines, exporter_named, secrets_of, without_secrets
+from berth.problems.alerts import alerts_yaml
 from berth.settings import BadSetting, Settings
 from bus.context import current_tracer, handling
 from bus.masking import masked, masked_text
@@ -239,7 +240,7 @@ DELIVERED = [
     for group in yaml.safe_load((REPOSITORY / f"deploy/prometheus/{name}.yml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 ]
-# A deleted feature's rules stay in the file, without effect: they name it in their label `feature`.
+# A deleted feature's rules stay in a file that was written before: they name it in their label `feature`.
 RULES = [rule for rule in DELIVERED if rule.get("labels", {}).get("feature") in (None, *LISTED)]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
@@ -349,6 +350,12 @@ def test_every_alert_has_a_summary_and_a_remedy() -> None:
                 assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
 
 
+def test_alerts_have_the_sentences_of_the_kinds_of_problems() -> None:
+    written = yaml.safe_load(alerts_yaml())["groups"]
+    rules = [rule for group in written for rule in group["rules"]]
+    assert rules == [rule for rule in ALERTS if not rule["alert"].endswith("Budget")]
+
+
 def test_limits_in_queries_are_limits_of_buckets() -> None:
     limits = {
         f"{meter._name}_bucket": {str(limit) for limit in meter._upper_bounds}
@@ -373,13 +380,21 @@ def test_each_objective_has_an_error_budget_and_alerts_of_both_severities() -> N
 
 
 def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
-    sections = re.findall(r"^### (.+)$", RUNBOOK, re.MULTILINE)
-    assert sections == list(dict.fromkeys(rule["alert"] for rule in DELIVERED if "alert" in rule))
-    listed = {rule["alert"] for rule in ALERTS}
-    for name, text in zip(sections, re.split(r"^### .+$", RUNBOOK, flags=re.MULTILINE)[1:], strict=True):
+    # A deleted feature's sections stay in the page, below a heading with its name.
+    parts = re.split(r"^## (?:Feature )?(.+)$", RUNBOOK, flags=re.MULTILINE)
+    kept = [
+        text
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+        if title in LISTED or f"## Feature {title}" not in RUNBOOK
+    ]
+    runbook = "".join(kept)
+    sections = re.findall(r"^### (.+)$", runbook, re.MULTILINE)
+    listed = list(dict.fromkeys(rule["alert"] for rule in ALERTS))
+    assert sections == listed
+    for name, text in zip(sections, re.split(r"^### .+$", runbook, flags=re.MULTILINE)[1:], strict=True):
         for part in ("**Cause:**", "**See it:**", "**Do:**"):
             assert part in text, f"{name}: {part} is missing"
-        for words in re.findall(r"`berth ([^`]+)`", text) if name in listed else ():
+        for words in re.findall(r"`berth ([^`]+)`", text):
             assert command_of(words.split()), f"{name}: there is no command berth {words}"
 
 

@@ -1,8 +1,6 @@
-"""Figures and texts of the control room: windows, durations, alarms, the heat map."""
+"""Figures and texts of the control room: windows, durations, the heat map."""
 
 import socket
-from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -10,10 +8,9 @@ from berth import control_room_place
 from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import HostReported
-from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from control_room.bus_load import QueueLoad, bus_load, route_of
+from control_room.bus_load import route_of
 from control_room.core.builds import (
     MOST_CAUSES,
     OTHER,
@@ -23,16 +20,14 @@ from control_room.core.builds import (
     BuildHistory,
     EndedBuild,
     EndStatus,
-    Tick,
     bucket,
     latest,
     percentiles,
     summed,
 )
 from control_room.core.hosts import Fleet, parse_flavor
-from control_room.core.now import EXPIRY, Heartbeats, alarms
+from control_room.core.now import EXPIRY, Heartbeats
 from control_room.kit.hosts import HostStock, KnownHost
-from control_room.kit.replies import Reply
 from control_room.kit.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
@@ -131,25 +126,6 @@ def test_late_agents_and_expired_heartbeats() -> None:
     heartbeats.add_scheduler("s1", 5.0)
     assert heartbeats.schedulers(6.0) == {"s1": 1.0}
     assert heartbeats.schedulers(6.0 + EXPIRY) == {}
-
-
-def test_alarms_describe_the_problem() -> None:
-    few = Tick(0, ends=Counter({"error": 4}))
-    assert list(alarms([Reply("placement", seconds=0.1)], [], few, [], 0, 0.0)) == []
-    heartbeats = Heartbeats()
-    heartbeats.add(a_report("a1"), 0.0)
-    tick = Tick(0, ends=Counter({"active": 5, "error": 1, "no host": 6}))
-    late: Reply[Any] = Reply("the scheduler", problem="no answer in time")
-    slow: Reply[Any] = Reply("placement", seconds=2.5)
-    raised = alarms([late, slow], heartbeats.agents(60.0), tick, ["c2"], 1, 60.0)
-    assert [(alarm.level, alarm.text) for alarm in raised] == [
-        ("bad", "the scheduler does not answer: no answer in time"),
-        ("bad", "no heartbeat in time of 1 agent with 1 host (a1; the oldest 60 s ago)"),
-        ("bad", "50% of the builds that ended in the last minute found no host (6 of 12)"),
-        ("warn", "placement took 2.5 s to answer"),
-        ("warn", "cell c2 is disabled: no new builds are placed there"),
-        ("warn", "1 request got a host only by the periodic sweep: no event reported the free capacity"),
-    ]
 
 
 Has = dict[str, tuple[int, int, int]]
@@ -268,12 +244,3 @@ def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: 
     monkeypatch.setattr(control_room_place, "PORT", port)
     first, second = (control_room_place.with_room_address(Settings()).control_room.http for _ in range(2))
     assert first == f"127.0.0.1:{port}" != second
-
-
-def test_queues_of_suspects_need_a_consumer_only_while_they_have_messages() -> None:
-    names = ("placement:suspects", "scheduler:suspects", "scheduler:build.requested")
-    depths = BusDepths(
-        queues={name: QueueDepth(int(name == names[1]), 0) for name in names}, dead=0, delayed=0
-    )
-    found = bus_load([QueueLoad(name, name.partition(":")[0]) for name in names], depths)
-    assert {queue.name for queue in found.unread} == {"scheduler:suspects", "scheduler:build.requested"}

@@ -11,6 +11,7 @@ from bus.reports import Inventory
 from bus.vocabulary import Allocations
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom
+from features.headroom.problems import lost
 from features.headroom.tests.support.kept_headroom import R1, adjusted, keep, report_three_hosts
 from features.reservations.messages import FindReservations, choice_from
 from features.reservations.operations import ReservationOperations
@@ -59,6 +60,22 @@ async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> N
     await keep(placement, "rack")
     assert sorted((await slots(placement)).values()) == [(uid(3, "a"), 4)] * 2
     assert (await adjusted(placement)).kept
+
+
+async def test_headroom_that_is_lost_is_a_problem_since_placement_knows_it(placement: Placement) -> None:
+    await keep(placement, "host")
+    for consumer, host in ((2, 1), (3, 2), (4, 3)):
+        await boot(placement, consumer, host, vcpus=8)
+    [headroom] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
+    [problem] = lost([headroom])
+    assert problem.says == "Failover headroom does not cover the loss of any one host."
+    assert problem.since == headroom.lost_since > 0
+    [later] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
+    assert later.lost_since == headroom.lost_since
+    for consumer in (2, 3, 4):
+        await placement.claims.release_many([a_release(consumer, "any")])
+    [kept] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
+    assert kept.lost_since == 0 and lost([kept]) == []
 
 
 async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
