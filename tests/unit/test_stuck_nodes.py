@@ -1,4 +1,4 @@
-"""Which nodes of Ironic are stuck, since when and why, from what placement has recorded."""
+"""Stuck nodes of Ironic, since when and why, from what placement has recorded."""
 
 import pytest
 
