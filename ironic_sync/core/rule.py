@@ -67,7 +67,8 @@ def why_closed(node: IronicNode | NodeChanged) -> Closed:
     """Return why no instance can be deployed on a node whose amount is reserved, the lasting reason first."""
     if node.maintenance:
         return "maintenance"
-    if node.power_state in ("error", None):
+    was_read = node.provision_state not in ("enroll", "verifying")  # before, Ironic knows no power state
+    if node.power_state == "error" or (node.power_state is None and was_read):
         return "power"
     if node.provision_state in FAILED:
         return "failed"
