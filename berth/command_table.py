@@ -24,6 +24,7 @@ EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it c
     "heal": "something is still wrong",
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
+    "ironic stuck": "a node is stuck",
     "load": "boots were lost, changed or not active, the audit is not clean, or an instance was not deleted",
     "problems": "there are problems",
     "why": "with `--replay` the decision differs; with `--now` it does not fit",

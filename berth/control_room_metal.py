@@ -11,8 +11,8 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.host_health import marked
-from bus.ironic import UNKNOWN_TIME
 from bus.resources import FindAllocations, FindProviders, Provider, is_node
+from bus.stuck_nodes import reported_at
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
 from control_room.kit.queries import NO_ANSWER
@@ -112,6 +112,10 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     from berth.worker_roles import metal_agent
 
     agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
+    if settings.ironic.is_heard:  # the agents to which the notifications assign nodes
+        from berth.ironic import selection
+
+        agents = tuple(sorted({*agents, *selection(settings).all_agents()}))
     if wanted is None:
         query = FindProviders(agents=agents, parts=_PARTS)
         found = [provider async for provider in every_provider(bus, query)]
@@ -162,10 +166,11 @@ def _ironic_state(node: Raw) -> IronicState:
 
 
 def _placement_record(provider: Provider, holders: Mapping[str, tuple[str, ...]]) -> PlacementRecord:
-    at = provider.sequence / 1_000_000
     return PlacementRecord(
         inventory=_inventory(provider),
-        updated=at if at > UNKNOWN_TIME else 0.0,
+        closed=provider.label_sources.closed,
+        resource_class=", ".join(sorted(provider.inventories.keys() - provider.kept_classes)),
+        updated=reported_at(provider.sequence),
         used=any(provider.used.values()),
         holders=holders.get(provider.id, ()),
         marks=tuple(marked(provider.traits, provider.kept_traits, deleted=provider.gone)),

@@ -105,6 +105,26 @@ class Record(Value, frozen=True, kw_only=True):
     asked: AlsoAsked | None = None  # demands in addition to flavor and image
 
 
+def tie_sentence(record: Record, totals: Mapping[str, float], chosen: str) -> str:
+    """Return a sentence that says that a hash decided between the chosen host and others with an equal score;
+    "" if the scores decided. `totals`: the scores of the recorded hosts, by root; `chosen`: a root.
+    """
+
+    def rank(host: RecordedHost) -> tuple[object, ...]:
+        total = round(totals[host.root] / record.near) if record.near else totals[host.root]
+        return total, host.chosen, host.outside, host.unknown
+
+    able = {host.root: host for host in record.hosts if not host.refused}
+    able = {root: host for root, host in able.items() if root == chosen or root not in record.turned_down}
+    if chosen not in able:
+        return ""
+    name = able[chosen].host
+    if record.subset > 1:
+        return f"a hash of the request chose {name} among the {record.subset} best hosts (host_subset_size)"
+    equal = sum(rank(host) == rank(able[chosen]) for host in able.values())
+    return f"{equal} hosts have the best score: a hash of host and request chose {name}" if equal > 1 else ""
+
+
 class Decision(Value, frozen=True, kw_only=True):
     """Why a build was placed on its host, or got no host."""
 
@@ -126,6 +146,7 @@ def noted(decision: Decision, notes: tuple[str, ...]) -> Decision:
 
 EXCLUDED = "excluded by the request"  # name of placement's constraint with the code forbidden_host
 INVALID = "invalid"
+UNREADABLE = "unreadable"
 RULE_ERROR = "rule_error"
 BACKLOG = "backlog"
 
@@ -180,7 +201,7 @@ _ENDS = {
     "room": "hosts fit, but not for all instances together",
     "refused": "placement refused the claims on all hosts that fit",
     "claim": "placement rejects the claim as invalid",
-    "unreadable": "the request is invalid: the reason names the field",
+    UNREADABLE: "the request is invalid: the reason names the field",
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
 }

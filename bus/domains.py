@@ -25,10 +25,11 @@ BUILT_IN_LEVELS = (HOST, CELL, ZONE)  # levels that no label may name
 METADATA_PREFIX = "topology:"  # an aggregate's metadata `topology:rack` is the rack label of its hosts
 
 
-Closed = Literal["", "maintenance", "power", "in use", "cleaning", "not available", "no class"]
+Closed = Literal["", "maintenance", "power", "failed", "in use", "cleaning", "not available", "no class"]
 WHY_CLOSED: dict[Closed, str] = {
     "maintenance": "the node is in maintenance",
     "power": "Ironic does not know its power state",
+    "failed": "an operation of Ironic on it has failed",
     "in use": "Ironic has an instance on it",
     "cleaning": "Ironic is cleaning it",
     "not available": "Ironic has not made it available",

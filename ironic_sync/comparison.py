@@ -8,7 +8,7 @@ from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import portions
-from ironic_sync.core.difference import NodeDifference, allowance
+from ironic_sync.core.difference import NodeDifference, allowance, name_of
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.following import Publish
 from ironic_sync.reader import NodeReads
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 class NodesRemoved(NamedTuple):
     """The deleted nodes that were removed from placement."""
 
-    removed: tuple[str, ...]
+    removed: dict[str, str]  # id of the node → its name; empty if it had none
     held_back: int  # number of deleted nodes (at least) that were not removed because they were too many
 
 
@@ -79,17 +79,17 @@ async def remove_missing(
     deleted. Repair no other difference.
     """
     rules = _rules(ironic)
-    removed: list[str] = []
+    removed: dict[str, str] = {}
 
     async def remove(seen: Sequence[SurveyedNode]) -> None:
         missing = [node for node in seen if node.node is None]
         await publish(*(report for node in missing if (report := node.report(rules)) is not None))
-        removed.extend(node.uuid for node in missing)
+        removed.update((node.uuid, name_of(node.provider) if node.provider else "") for node in missing)
 
     limits: dict[str, Any] = {"pages_per_second": ironic.pages_per_second, "share": ironic.share_gone}
     sweep = Sweep(survey, remove, clock, allow_removals=allow, **limits)
     await sweep.everything()
-    return NodesRemoved(tuple(removed), sweep.held_back)
+    return NodesRemoved(removed, sweep.held_back)
 
 
 async def _of_instances(
@@ -108,7 +108,10 @@ async def _of_instances(
     now = await survey.instances(odd)
     still = await _odd(holders, odd, now)
     same = {uuid: instance for uuid, instance in still.items() if instance == odd[uuid]}
-    return [NodeDifference(uuid, "instance", now[uuid] or "", has) for uuid, has in same.items()]
+    return [
+        NodeDifference(uuid, "instance", now[uuid] or "", has, name_of(placed[uuid]))
+        for uuid, has in same.items()
+    ]
 
 
 async def _odd(

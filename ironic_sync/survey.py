@@ -11,7 +11,7 @@ from bus.protocol import Ask
 from bus.resources import FindProviders, Provider, ProvidersFound, is_node
 from bus.vocabulary import portions
 from ironic_sync.api import WITH_ALL
-from ironic_sync.core.difference import NodeDifference, compare
+from ironic_sync.core.difference import NodeDifference, compare, name_of
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import IronicNode, Malformed, Place, from_rest, seconds
 from ironic_sync.core.rule import Invalid, deletion_report, sequence_at
@@ -158,7 +158,7 @@ class Survey:
             reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
                 if raw is None and uuid in placed:
-                    missing = (NodeDifference(uuid, "gone"),)
+                    missing = (NodeDifference(uuid, "gone", name=name_of(placed[uuid])),)
                     found.append(SurveyedNode(uuid, None, began, placed[uuid], missing))
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
             if most_gone is not None and sum(node.gone for node in found) > most_gone:

@@ -10,16 +10,18 @@ from rich.markup import escape
 
 from berth.commands import ironic_nodes
 from berth.kit.command_groups import Commands
+from berth.kit.listing import ListCli, Ranked, plain_table
 from berth.kit.options import option
 from berth.kit.running import effective
-from berth.kit.terminal import Cli, say
+from berth.kit.terminal import Cli, complain, say
 from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting
 from bus import topics
-from bus.clock import Clock
+from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from compute_sim.core.faults import Durations
+from control_room.kit.words import duration
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
     from compute_sim.ironic.simulation import Simulation
@@ -84,8 +86,8 @@ async def sweep_command(
 
     async with _surveyed(cli) as (bus, followed, survey):
         done = await remove_missing(followed, survey, bus.publish, bus.clock, allow=allow_removals)
-    for uuid in done.removed:
-        cli.tell(f"{uuid}: removed", node=uuid, gone=True)
+    for uuid, name in done.removed.items():
+        cli.tell(f"{name or uuid}: removed", node=uuid, name=name, gone=True)
     if done.held_back:
         raise OperationRefused(
             f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
@@ -93,6 +95,33 @@ async def sweep_command(
         )
     if not cli.as_json:
         cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
+
+
+@ironic.command("stuck")
+async def stuck_command(cli: ListCli) -> int:
+    """List the bare-metal nodes that offer nothing for too long, since when and why; exit 1 if there are any.
+
+    Placement's record of Ironic's notifications decides; if Ironic's API is configured, its last error is
+    added. A node that failed, or whose power is unknown, is stuck after 10 minutes; one that is cleaned after
+    4 hours; one in maintenance after 7 days.
+    """
+    from berth.control_room_metal import metal
+
+    async with cli.bus("ironic stuck") as bus:
+        nodes, now = await metal(cli.settings, bus), bus.clock.now()
+    if nodes.placement_problem:
+        raise OperationRefused(f"placement does not answer: {nodes.placement_problem}")
+    if nodes.ironic_problem:
+        complain.print(f"Ironic does not answer: {nodes.ironic_problem}", markup=False)
+    found = nodes.stuck(now)
+    rows = [
+        (node.name, node.cell, node.reason, time_text(node.since),
+         Ranked(duration(now - node.since) if node.since else "-", now - node.since), node.why, node.node)
+        for node in found
+    ]  # fmt: skip
+    titles = ("node", "cell", "state", "since", "for", "why", "uuid")
+    cli.rows(found, plain_table(titles, rows, wide=("uuid",)) if rows else "no node is stuck")
+    return 1 if found else 0
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from berth.kit.listing import plain_table
 from berth.kit.options import option, positional
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
+from ironic_sync.core.rule import class_text
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
     from ironic_sync.api import IronicApi
@@ -82,6 +83,8 @@ async def show(node: Node, *, at: AnyIronic) -> None:
         at.cli.rows([found], "")
         return
     for name, value in sorted(found.items()):
+        if name == "resource_class" and value:
+            value = class_text(str(value))
         if value not in (None, "", {}, []) and name not in ("links", "ports", "portgroups", "states"):
             at.cli.say.print(f"[bold]{name}[/bold]: {escape(str(value))}")
 
@@ -97,6 +100,7 @@ async def _change(
     parts = [f"{state}, bound for {target}" if target else state, node["power_state"] or "power unknown"]
     parts += ["in maintenance"] * bool(node["maintenance"])
     parts += [f"instance {node['instance_uuid']}"] * bool(node["instance_uuid"])
+    parts += [f"resource class {class_text(node['resource_class'])}"] * bool(node["resource_class"])
     parts += [node["last_error"]] * bool(node["last_error"])
     at.cli.tell(f"{node['name'] or node['uuid']}: {'; '.join(parts)}", **node)
 

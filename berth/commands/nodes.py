@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from berth import worker_roles
+from berth.kit.cells import chosen_cells
 from berth.kit.command_groups import Commands
 from berth.kit.options import option, positional
 from berth.kit.publishing import checked, publish
@@ -13,6 +14,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.ironic import NodeChanged
+from ironic_sync.core.rule import class_text
 
 commands = Commands(name="node", no_args_is_help=True)
 
@@ -38,11 +40,14 @@ async def set_command(
     """Publish a bare-metal node's state in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
     state = vars(options) | {"traits": tuple(options.trait or ())}
     del state["trait"]
-    event = checked(node_event(cli.settings, name, **state))
     async with cli.bus("client") as bus:
+        await chosen_cells(bus, cli.settings, [options.cell])
+        event = checked(node_event(cli.settings, name, **state))
         await publish(bus, event)
     key = topics.TOPIC_OF[type(event)].key(event)
-    cli.tell(f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
+    says = f"published on {key}\nnode {event.name} ({event.node}), resource class"
+    class_ = class_text(options.resource_class)
+    cli.tell(f"{says} {class_}", node=event.node, name=event.name, key=key)
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:

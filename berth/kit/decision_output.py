@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bus.clock import moment_text
-from bus.decisions import Decision, Record, RecordedHost
+from bus.decisions import Decision, Record, RecordedHost, tie_sentence
 from bus.masking import printable
 from bus.messages import Attempt
 from bus.queries import HeldHost, WaitingRequest
@@ -66,7 +66,7 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
     """Yield a line for each recorded host, the best first, with its weights or why it was refused."""
-    from scheduler_worker import replay
+    from scheduler_worker import replay, scores_of
 
     again = replay("", record).order
     rest = [host for host in record.hosts if host.refused or host.root in record.turned_down]
@@ -85,6 +85,9 @@ def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
         if scale.decided_by:
             yield _clipped(f"    {scale.weigher}: {printable(scale.decided_by)}", width)
     ranked = [host for host in again if host not in rest]
+    totals = {host.root: scores_of(record, host.root).get("total", 0.0) for host in record.hosts}
+    if tie := tie_sentence(record, totals, chosen):
+        yield _clipped(f"    {printable(tie)}", width)
     for host in ranked:
         yield _row(
             host, record, weighers, _short(names[host.root], name_width), name_width, host.root == chosen

@@ -53,8 +53,8 @@ _PROVIDERS = sql("""
 """)
 # Bare-metal nodes (bus.resources.is_node) of which several consumers hold the reported classes.
 _NODES = sql("""
-    SELECT p.uuid, count(DISTINCT a.consumer_id) AS holders, min(c.uuid) AS consumer, max(c.uuid) AS other
-    FROM resource_providers p
+    SELECT p.uuid, count(DISTINCT a.consumer_id) AS holders, min(c.uuid) AS consumer, max(c.uuid) AS other,
+    min(h.host) AS host FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid
     JOIN inventories i ON i.resource_provider_id = p.id AND i.reported
     JOIN allocations a ON a.resource_provider_id = p.id AND a.resource_class_id = i.resource_class_id
     JOIN consumers c ON c.id = a.consumer_id
@@ -176,7 +176,9 @@ async def breaches(tx: Transaction) -> list[str]:
             if row["holders"] > 2
             else f"{both} hold the node"
         )
-        found.append(f"node {row['uuid']}: {several}")
+        is_named = row["host"] not in (None, "", row["uuid"])
+        node = f"{row['host']} ({row['uuid']})" if is_named else row["uuid"]
+        found.append(f"node {node}: {several}")
     return found
 
 

@@ -4,6 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import structs
+
+from bus.domains import WHY_CLOSED, Closed
+from bus.stuck_nodes import StuckNode, stuck_node
 from control_room.kit.words import duration
 
 
@@ -36,6 +40,8 @@ class PlacementRecord:
     """The provider of a bare-metal node, as placement has recorded it."""
 
     inventory: Literal["free", "reserved", "none"]
+    closed: Closed = ""  # why the last report offers nothing
+    resource_class: str = ""  # the reported class
     updated: float = 0.0  # when placement's record was made; 0: unknown
     used: bool = False
     holders: tuple[str, ...] = ()  # the consumers with its allocations; empty: none, or not queried
@@ -86,6 +92,11 @@ class MetalNodes:
         """Return whether both Ironic and placement have answered."""
         return not (self.ironic_problem or self.placement_problem)
 
+    def stuck(self, now: float) -> list[StuckNode]:
+        """Return the stuck nodes, the longest stuck one first."""
+        found = filter(None, (_stuck(node, now) for node in self.nodes))
+        return sorted(found, key=lambda node: (node.since, node.name))
+
 
 def completed(now: MetalNodes, before: MetalNodes) -> MetalNodes:
     """Return the nodes `now`, with the answer in `before` of a service that did not answer this time."""
@@ -121,6 +132,16 @@ class NodeShown:
     ironic_age: float | None  # seconds since Ironic's answer, if it is older than that of placement
     obstacles: tuple[str, ...]  # what prevents a claim, or should prevent it if the node is offered
     is_offered: bool
+    stuck: StuckNode | None
+
+    @property
+    def resource_class(self) -> str:
+        """The class of the node in Ironic, and what placement calls it; "" if unknown."""
+        ironic, record = self.node.ironic, self.node.placement_record
+        placed = record.resource_class if record else ""
+        if ironic is None or not ironic.resource_class:
+            return placed
+        return f"{ironic.resource_class}, in placement {placed}" if placed else ironic.resource_class
 
 
 COLUMNS = (
@@ -152,6 +173,13 @@ _HEADINGS = {
 }  # fmt: skip
 
 
+# Why placement's record offers nothing → heading of a node that was never read from Ironic.
+_HEADINGS_OF_REASONS: dict[Closed, str] = {
+    "maintenance": "maintenance", "power": "failed", "failed": "failed", "in use": "in use",
+    "cleaning": "at work",
+}  # fmt: skip
+
+
 def heading(ironic: IronicState | None, record: PlacementRecord | None, *, is_read: bool) -> str:
     """Return the key of the heading (`COLUMNS`) under which a node is shown.
 
@@ -164,8 +192,9 @@ def heading(ironic: IronicState | None, record: PlacementRecord | None, *, is_re
     if not is_read:
         if is_held:
             return "claimed"
-        is_marked = record is not None and record.inventory == "free"
-        return "free" if is_offered else "closed" if is_marked else "unavailable"
+        if record is not None and record.inventory == "free":
+            return "free" if is_offered else "closed"
+        return _HEADINGS_OF_REASONS.get(record.closed, "unavailable") if record else "unavailable"
     if ironic is None:
         return "gone"
     if ironic.maintenance:
@@ -194,6 +223,22 @@ def shown(node: BoardNode, nodes: MetalNodes, now: float) -> NodeShown:
         ironic_age=max(0.0, now - node.read) if is_stale else None,
         obstacles=(*_obstacles_in_ironic(node), *_obstacles_in_placement(node, now)),
         is_offered=record is not None and record.is_offered,
+        stuck=_stuck(node, now),
+    )
+
+
+def _stuck(node: BoardNode, now: float) -> StuckNode | None:
+    """Return a node with the reason if it is stuck, according to the reports to placement. What Ironic has
+    answered about the node adds its last error.
+    """
+    record, ironic = node.placement_record, node.ironic
+    if record is None or (node.read and (ironic is None or heading(ironic, record, is_read=True) == "free")):
+        return None
+    found = stuck_node(
+        node.id, node.name, record.cell, record.closed, record.updated, now, is_held=record.is_held
+    )
+    return (
+        structs.replace(found, why=f"{found.why}: {ironic.why}") if found and ironic and ironic.why else found
     )
 
 
@@ -232,7 +277,8 @@ def _obstacles_in_placement(node: BoardNode, now: float) -> Iterator[str]:
         yield "placement has no inventory of it"
     elif record.inventory == "reserved" and not record.is_held and not any(_obstacles_in_ironic(node)):
         since = f" {duration(now - record.updated)} ago" if record.updated else ""
-        yield f"placement received{since} that nothing can be deployed on it"
+        why = f": {WHY_CLOSED[record.closed]}" if record.closed else ""
+        yield f"placement received{since} that nothing can be deployed on it{why}"
 
 
 @dataclass(frozen=True)
@@ -250,21 +296,24 @@ def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
     """Return bare-metal nodes in columns by state, at most `most` in each; only one column if `column` names
-    it. Nodes on which Ironic and placement differ come first.
+    it. Stuck nodes, and nodes on which Ironic and placement differ, come first.
 
     `wanted`, if not empty, is a text that a node must have in its id, name, state, resource class, instance,
     cell, agent or consumer.
     """
     by_column: dict[str, list[NodeShown]] = {}
-    for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
-        if not wanted or _matches(node, wanted.lower()):
-            row = shown(node, nodes, now)
-            by_column.setdefault(row.column, []).append(row)
+    rows = [shown(node, nodes, now) for node in nodes.nodes if not wanted or _matches(node, wanted.lower())]
+    for row in sorted(rows, key=_first):
+        by_column.setdefault(row.column, []).append(row)
     return [
         BoardColumn(key, title, means, len(by_column[key]), by_column[key][:most])
         for key, title, means in COLUMNS
         if key in by_column and column in ("", key)
     ]
+
+
+def _first(row: NodeShown) -> tuple[bool, bool, str]:
+    return row.stuck is None, not row.node.differs, row.node.name or row.node.id
 
 
 def _matches(node: BoardNode, wanted: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bus.decisions import Decision, Record, RecordedHost
+from bus.decisions import Decision, Record, RecordedHost, tie_sentence
 
 MOST_WEIGHERS = 5
 
@@ -30,6 +30,7 @@ class DecisionShown:
     decision: Decision
     weighers: tuple[str, ...] = ()
     ranked: tuple[RankedRow, ...] = ()
+    tie: str = ""  # says that a hash decided between hosts with equal scores; empty: scores decided
 
 
 def decision_shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown:
@@ -56,4 +57,5 @@ def decision_shown(decision: Decision, scores: Scores, chosen: str = "") -> Deci
         map(row, record.hosts),
         key=lambda shown_host: (bool(shown_host.why_not), -shown_host.total, not shown_host.chosen),
     )
-    return DecisionShown(decision, weighers, tuple(ranked))
+    tie = tie_sentence(record, {each.root: each.total for each in ranked}, chosen)
+    return DecisionShown(decision, weighers, tuple(ranked), tie)

@@ -139,6 +139,7 @@ class MetalPages(PageGroup):
                 "metal_part.html",
                 read=nodes,
                 columns=board(nodes, now, filters["q"], filters["state"], most) if nodes else [],
+                stuck=nodes.stuck(now) if nodes else [],
                 now=now,
                 **filters,
             )

@@ -5,13 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from rich.console import Group
-
-from berth.kit import WHEN, BadSetting, Cli, Commands, HostNames, described, option, plain_table, positional
+from berth.kit import (
+    WHEN,
+    BadSetting,
+    Cli,
+    Commands,
+    HostNames,
+    ListCli,
+    described,
+    option,
+    plain_table,
+    positional,
+)
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.masking import printable
-from control_room.kit import duration, several
+from control_room.kit import several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     CancelWindow,
@@ -29,10 +38,12 @@ from features.maintenance.operations import (
     edit_maintenance,
     find_maintenance,
     hosts_given,
+    plan_sentences,
     plan_window,
     window_given,
     window_text,
 )
+from features.moves.commands.draining import print_destinations
 
 commands = Commands(name="maintenance", no_args_is_help=True)
 
@@ -44,6 +55,7 @@ _SHORT = 8  # characters of an id in a list
 _CHANGED = {
     "begin": described(f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME"),
     "end": described(f"When the hosts are opened: {WHEN}", "--until", metavar="TIME"),
+    "duration": described("In place of --until: how long, such as 2h.", "--for", metavar="DURATION"),
     "budget": described("So many hosts of a rack may be closed or down at a time.", min=0),
     "per": described("The level of labels that --budget counts.", metavar="LEVEL"),
     "most": described("So many moves at a time.", "--max", min=1, metavar="N"),
@@ -59,6 +71,7 @@ class AddedOptions:
     label: Sequence[str] = option((), "All hosts with this label.", metavar="LEVEL=NAME")
     begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
     end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
+    duration: str = option("", "In place of --until: how long, such as 2h.", "--for", metavar="DURATION")
     budget: int = option(0, "So many hosts of a rack may be closed or down at a time (0: all).", min=0)
     per: str = option("rack", "The level of labels that --budget counts.", metavar="LEVEL")
     most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
@@ -72,7 +85,7 @@ async def add(
     cli: Cli,
     options: AddedOptions,
     dry_run: bool = option(
-        False, "Show the hosts, the estimated drain, and which hosts would be late; nothing is stored."
+        False, "Show where each instance would go, the estimated drain and late hosts; nothing is stored."
     ),
 ) -> int:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
@@ -81,7 +94,7 @@ async def add(
     two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
     then the next one is drained. With --dry-run the command only shows the plan, and exits 1 if a host would
     be late, such as because an instance would find no host. Example: `berth maintenance
-    add --label rack=r1 --from 2026-12-24T08:00 --until 2026-12-24T12:00`.
+    add --label rack=r1 --from 2026-12-24T02:00 --for 2h --dry-run`.
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
@@ -106,19 +119,20 @@ async def change(cli: Cli, which: Which, options: Annotated[WindowOptions, _CHAN
 
 
 @commands.command("list")
-async def list_command(cli: Cli, ended: bool = option(False, "Also those that are over.", "--all")) -> None:
-    """List maintenance windows and automatic evacuations that are not over."""
+async def list_command(
+    cli: ListCli, ended: bool = option(False, "Also those that are over.", "--all")
+) -> None:
+    """List maintenance windows and automatic evacuations that are not over.
+
+    The state of a window says whether its hosts will be empty in time, by the durations of earlier moves.
+    """
     async with cli.bus("maintenance") as bus:
         found = await find_maintenance(bus, ended=ended)
-    tables = []
-    if found.windows:
-        columns = ("window", "from", "until", "drain from", "hosts", "late", "reason")
-        tables.append(plain_table(columns, map(_window_row, found.windows)))
-    if found.evacuations:
-        titles = ("evacuation", "host", "cell", "missing since", "state", "why")
-        tables.append(plain_table(titles, map(_evacuation_row, found.evacuations)))
+    columns = ("id", "kind", "state", "from", "until", "drain from", "empty at", "hosts", "why")
+    rows = [*map(_window_row, found.windows), *map(_evacuation_row, found.evacuations)]
     is_on = "" if found.evacuates else "; no host is evacuated automatically (setting evacuation_hook)"
-    cli.rows((*found.windows, *found.evacuations), Group(*tables) if tables else f"none{is_on}")
+    table = plain_table(columns, rows, wide=("kind", "drain from", "empty at")) if rows else f"none{is_on}"
+    cli.rows((*found.windows, *found.evacuations), table)
 
 
 @commands.command("show")
@@ -176,14 +190,14 @@ async def release(
 def _window_row(state: WindowState) -> tuple[object, ...]:
     window, phases = state.window, Counter(host.phase for host in state.hosts)
     hosts = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
-    late = sum(host.late for host in state.hosts)
-    times = time_text(window.begins), time_text(window.ends), time_text(state.drain_begins)
-    return window.id[:_SHORT], *times, hosts, late or "-", printable(window.reason)
+    times = map(time_text, (window.begins, window.ends, state.drain_begins, state.empty_at))
+    return window.id[:_SHORT], "window", state.progress, *times, hosts, printable(window.reason)
 
 
 def _evacuation_row(dead: HostEvacuation) -> tuple[object, ...]:
-    names = printable(dead.host), dead.cell, time_text(dead.missing_since)
-    return dead.id[:_SHORT], *names, dead.state, printable(dead.why)
+    times = time_text(dead.missing_since), "-", "-", "-"
+    host = f"{printable(dead.host)} of {dead.cell}"
+    return dead.id[:_SHORT], "evacuation", dead.state, *times, host, printable(dead.why)
 
 
 def _show_plan(cli: Cli, window: MaintenanceWindow, plan: WindowPlan, now: float) -> None:
@@ -196,20 +210,17 @@ def _show_plan(cli: Cli, window: MaintenanceWindow, plan: WindowPlan, now: float
         cli.line(f"  {printable(host.host)}  {several(host.instances, 'instance')}, {when}")
         if host.late:
             cli.line(f"    late: {printable(host.note)}", "red")
-    moving = sum(host.instances for host in plan.hosts if host.phase == "closing")
-    took = f"about {duration(plan.drain_seconds)} for {several(moving, 'move')}, {window.moves} at a time"
-    begins = f"at {time_text(plan.drain_begins)}" if plan.drain_begins > now else "immediately"
-    cli.line(f"the first drain takes {took}, and begins {begins}")
-    if moving and (late := max(plan.drain_begins, now) + plan.drain_seconds - window.begins) > 0:
-        cli.line(f"its hosts would be empty about {duration(late)} after the window begins", "yellow")
+    print_destinations(plan.instances, cli)
+    for sentence, is_good in plan_sentences(window, plan, now):
+        cli.line(sentence, "" if is_good else "yellow")
 
 
 def _show(cli: Cli, found: MaintenanceFound) -> None:
     for state in found.windows:
         window = state.window
-        over = "cancelled" if state.cancelled else "over" if state.ended else "open"
         until = f"from {time_text(window.begins)} until {time_text(window.ends)}"
-        cli.line(f"window {window.id}: {over}, {until}; drain from {time_text(state.drain_begins)}")
+        drain = f"drain from {time_text(state.drain_begins)}, empty at {time_text(state.empty_at)}"
+        cli.line(f"window {window.id}: {state.progress}, {until}; {drain}")
         for host in state.hosts:
             late = "late, " * host.late
             note = f": {printable(host.note)}" if host.note else ""

@@ -23,7 +23,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
-from features.moves.messages import MoveOfPlan
+from features.moves.messages import MoveOfPlan, SupposedDestination
 
 MOST_HOSTS = 1000  # in one window
 
@@ -71,8 +71,19 @@ class WindowState(Value, frozen=True, kw_only=True):
     window: MaintenanceWindow
     hosts: LongList[WindowHost] = ()
     drain_begins: Seconds = 0.0  # estimate of the latest time at which the first drains begin
+    empty_at: Seconds = 0.0  # estimate of the time when the first hosts are empty; 0: not estimated yet
+    measured: Count = 0  # number of earlier moves whose durations the estimates use
     ended: Seconds = 0.0  # 0: not over
     cancelled: bool = False
+
+    @property
+    def progress(self) -> Literal["cancelled", "over", "late", "in time", "not estimated"]:
+        """Return whether the window is over, or whether its hosts will be empty in time."""
+        if self.cancelled or self.ended:
+            return "cancelled" if self.cancelled else "over"
+        if any(host.late for host in self.hosts):
+            return "late"
+        return "in time" if self.drain_begins else "not estimated"
 
 
 class WindowPlan(Value, frozen=True, kw_only=True):
@@ -81,6 +92,10 @@ class WindowPlan(Value, frozen=True, kw_only=True):
     hosts: LongList[WindowHost] = ()  # `closing`: drained first; `planned`: when the budget allows it
     drain_seconds: Seconds = 0.0  # estimated duration of the moves from the hosts that are drained first
     drain_begins: Seconds = 0.0  # latest time at which these drains must begin; it may be past
+    empty_at: Seconds = 0.0  # estimate of the time when these hosts are empty; 0: they have no instance
+    measured: Count = 0  # number of earlier moves whose durations the estimates use
+    instances: LongList[SupposedDestination] = ()  # where each active instance would move now
+    not_evaluated: Count = 0  # number of hosts, after the first ones, whose instances are not evaluated
     refused: Cause = ""  # why the window cannot be added
 
 

@@ -14,6 +14,7 @@ from berth.kit import (
     host_named,
     labels_given,
     operations_refused,
+    seconds_given,
     time_given,
 )
 from bus.clock import time_text
@@ -21,7 +22,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
-from control_room.kit import several
+from control_room.kit import duration, several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     EDIT_MAINTENANCE,
@@ -60,11 +61,19 @@ async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> 
     return sorted(hosts, key=lambda host: host.host)
 
 
-def _fields(options: WindowOptions, now: float) -> dict[str, Any]:
-    """Return the fields of a MaintenanceWindow that the options set; `now`: for times such as `+2h`."""
+def _fields(options: WindowOptions, now: float, begins: float) -> dict[str, Any]:
+    """Return the fields of a MaintenanceWindow that the options set. `now`: for times such as `+2h`;
+    `begins`: the begin of the window if the options set none.
+    """
+    if options.end and options.duration:
+        raise BadSetting("say either --until or --for: when the window ends, or how long it lasts")
+    begin = time_given("--from", options.begin, now) or None
+    ends = time_given("--until", options.end, now) or None
+    if options.duration:
+        ends = (begin or begins) + seconds_given("--for", options.duration)
     found = {
-        "begins": time_given("--from", options.begin, now) or None,
-        "ends": time_given("--until", options.end, now) or None,
+        "begins": begin,
+        "ends": ends,
         "budget": options.budget,
         "level": options.per,
         "moves": options.most,
@@ -96,9 +105,9 @@ async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWind
 
 async def _window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
     now = bus.clock.now()
-    fields = {"begins": now, **_fields(options, now)}
+    fields = {"begins": now, **_fields(options, now, now)}
     if "ends" not in fields:
-        raise BadSetting("say --until: when the hosts are opened again")
+        raise BadSetting("say --until or --for: when the hosts are opened again")
     hosts = await hosts_given(bus, options.hosts, options.label)
     return MaintenanceWindow(id=bus.clock.uuid(), roots=tuple(host.id for host in hosts), **fields)
 
@@ -107,7 +116,8 @@ async def change_window(bus: Bus, begin: str, options: WindowOptions) -> Mainten
     """Apply the given options to the only maintenance window that is not over and has an id beginning with
     `begin`; return the changed window.
     """
-    window = structs.replace(await window_given(bus, begin), **_fields(options, bus.clock.now()))
+    window = await window_given(bus, begin)
+    window = structs.replace(window, **_fields(options, bus.clock.now(), window.begins))
     await edit_maintenance(bus, ChangeWindow(window=window))
     return window
 
@@ -177,6 +187,25 @@ async def store_window(bus: Bus, id_: str, options: WindowOptions) -> str:
     """
     with operations_refused():
         return window_text(await (change_window(bus, id_, options) if id_ else add_window(bus, options)))
+
+
+def plan_sentences(window: MaintenanceWindow, plan: WindowPlan, now: float) -> Iterator[tuple[str, bool]]:
+    """Yield sentences that say when the hosts of a planned window that are drained first would be empty, each
+    with whether it is good.
+    """
+    count = sum(host.instances for host in plan.hosts if host.phase == "closing")
+    if not count:
+        yield "the hosts that are drained first have no instances", True
+        return
+    measured = f"by the durations of {several(plan.measured, 'earlier move')}" if plan.measured else "assumed"
+    took = f"about {duration(plan.drain_seconds)} ({measured}) for {several(count, 'move')}"
+    begins = f"at {time_text(plan.drain_begins)}" if plan.drain_begins > now else "immediately"
+    yield f"the first drain takes {took}, {window.moves} at a time, and begins {begins}", True
+    late = plan.empty_at - window.begins
+    when = f"{duration(abs(late))} {'after' if late > 0 else 'before'} the window begins"
+    yield f"its hosts would be empty about {time_text(plan.empty_at)}, {when}", late <= 0
+    if plan.not_evaluated:
+        yield f"the instances of {several(plan.not_evaluated, 'host')} were not evaluated", False
 
 
 async def cancel_window(bus: Bus, id_: str) -> str:

@@ -1,14 +1,16 @@
 """The page about maintenance windows and automatic evacuations, with the form to edit windows."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from berth.kit import operations_refused
 from bus.clock import time_text
+from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from control_room.kit import (
     AddedPages,
@@ -29,13 +31,20 @@ from control_room.kit import (
     uuid_in,
 )
 from features.maintenance.core.window_form import FIELDS, parse_window
-from features.maintenance.messages import MAINTENANCE, FindMaintenance, MaintenanceWindow, every_maintenance
-from features.maintenance.operations import cancel_window, store_window
+from features.maintenance.messages import (
+    MAINTENANCE,
+    FindMaintenance,
+    MaintenanceWindow,
+    WindowPlan,
+    every_maintenance,
+)
+from features.maintenance.operations import cancel_window, plan_sentences, plan_window, store_window
 
 log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 5.0  # between two reads of the maintenance windows
 DONE = ("add", "change", "cancel")
+PLAN = "plan"  # the form asks what would become of the instances; nothing is stored
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,13 @@ class EditedWindow:
     id: str = ""  # of the window to change; empty: a new window
     texts: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    planned: WindowPlan | None = None  # what would become of a window with these texts
+    sentences: Sequence[tuple[str, bool]] = ()  # about its drain; each with whether it is good
+
+    @property
+    def host_names(self) -> Mapping[str, str]:
+        """The names of the hosts of the planned window, by root."""
+        return {host.root: host.host for host in self.planned.hosts} if self.planned else {}
 
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
@@ -82,15 +98,17 @@ class MaintenancePages(PageGroup):
 
     async def edit(self, request: Request) -> Response:
         """Add, change or cancel a maintenance window; return a redirect or, if the operation is refused, the
-        page with the form and the reason.
+        page with the form and the reason. For a plan of a window return the page with the form and the plan.
         """
         fields = await self._renderer.form(request)
         act, bus = fields.get("act", ""), self._context.queries.bus
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         id_ = uuid_in(fields.get("window", "")) or ""
-        if act not in DONE:
+        if act not in (*DONE, PLAN):
             raise unknown_operation(act, "maintenance windows")
         try:
+            if act == PLAN:
+                return await self.page(request, await _planned(bus, texts))
             if act != "add" and not id_:
                 raise OperationRefused("That is not the id of a maintenance window.")
             if act == "cancel":
@@ -118,6 +136,14 @@ class MaintenancePages(PageGroup):
             if not state.ended and not state.cancelled:
                 return EditedWindow(id_, _window_texts(state.window))
         return None
+
+
+async def _planned(bus: Bus, texts: Mapping[str, str]) -> EditedWindow:
+    """Return the form with these texts, and the plan of its window."""
+    with operations_refused():
+        window, plan = await plan_window(bus, parse_window(texts))
+    sentences = tuple(plan_sentences(window, plan, bus.clock.now()))
+    return EditedWindow("", texts, planned=plan, sentences=sentences)
 
 
 def _window_texts(window: MaintenanceWindow) -> dict[str, str]:

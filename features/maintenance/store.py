@@ -57,6 +57,8 @@ async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> l
             window=window,
             hosts=tuple(sorted(hosts.get(window.id, ()), key=lambda host: places[host.root])),
             drain_begins=row["drain_begins"],
+            empty_at=row["empty_at"],
+            measured=row["measured"],
             ended=row["ended"],
             cancelled=bool(row["cancelled"]),
         )
@@ -82,8 +84,9 @@ async def finish(tx: Transaction, roots: Iterable[str]) -> int:
 
 
 async def put_window(tx: Transaction, state: WindowState, hosts: Iterable[WindowHost]) -> None:
-    """Store the changed hosts of a maintenance window, the estimated begin of its drains, and its end."""
-    await _PUT_WINDOW(tx, id=state.window.id, drain_begins=state.drain_begins, ended=state.ended)
+    """Store the changed hosts of a maintenance window, the estimates of its drains, and its end."""
+    estimates = {name: getattr(state, name) for name in ("drain_begins", "empty_at", "measured")}
+    await _PUT_WINDOW(tx, id=state.window.id, ended=state.ended, **estimates)
     rows = [(state.window.id, host.root, _json(host)) for host in hosts]
     if rows:
         await _PUT_HOSTS(tx, rows)
@@ -138,8 +141,8 @@ def _json(value: msgspec.Struct) -> str:
 
 
 _ADD_WINDOW = sql("""
-    INSERT INTO maintenance_windows (id, cancelled, drain_begins, ended, record)
-    SELECT n.id, false, 0, 0, n.record FROM {n: id str, record str} WHERE true
+    INSERT INTO maintenance_windows (id, cancelled, drain_begins, empty_at, ended, measured, record)
+    SELECT n.id, false, 0, 0, 0, 0, n.record FROM {n: id str, record str} WHERE true
     ON CONFLICT (id) DO NOTHING RETURNING id
 """)
 _ADD_HOSTS = sql("""
@@ -147,7 +150,7 @@ _ADD_HOSTS = sql("""
     SELECT n.id, n.root, false, n.record FROM {n: id str, root str, record str} WHERE true RETURNING root
 """)
 _WINDOWS = sql("""
-    SELECT id, cancelled, drain_begins, ended, record FROM maintenance_windows
+    SELECT id, cancelled, drain_begins, empty_at, ended, measured, record FROM maintenance_windows
     WHERE id LIKE :ids AND (ended = 0 OR CAST(:ended AS boolean)) ORDER BY id
 """)
 _HOSTS = sql("""
@@ -167,7 +170,8 @@ _FINISH = sql("""
 """)
 _PUT_WINDOW = sql("""
     UPDATE maintenance_windows SET drain_begins = CAST(:drain_begins AS double precision),
-    ended = CAST(:ended AS double precision) WHERE id = :id RETURNING id
+    empty_at = CAST(:empty_at AS double precision), ended = CAST(:ended AS double precision),
+    measured = CAST(:measured AS integer) WHERE id = :id RETURNING id
 """)
 _PUT_HOSTS = sql("""
     UPDATE maintenance_hosts SET record = n.record FROM {n: id str, root str, record str}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from bus.clock import Clock
 from bus.errors import UNANSWERED
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
-from bus.vocabulary import UNSAID_ID, Id
+from bus.vocabulary import UNSAID_ID, Id, portions
 from features.maintenance import store as stored
 from features.maintenance.core.maintenance import (
     CLOSED,
@@ -33,9 +34,16 @@ from features.maintenance.messages import (
 from features.maintenance.store import StoredWindow
 from features.moves.emptying import HostDeparture, instances_on, kept_empty, memory_of
 from features.moves.host_traits import cause_trait, close_host, open_host
-from features.moves.messages import EmptiedHost, Emptying, MoveKind, MoveRequested, StopPlan
+from features.moves.messages import (
+    EmptiedHost,
+    Emptying,
+    MoveKind,
+    MoveRequested,
+    StopPlan,
+    SupposedDestination,
+)
 from features.moves.plans import MovePlans
-from features.moves.supposed_moves import MoveEvaluation, SupposedMove, why_not, without_host
+from features.moves.supposed_moves import MoveEvaluation, SupposedMove, moves_off
 from scheduler_worker.extension import CellQueries, PlacementQueries
 
 CAUSE = "maintenance"
@@ -46,9 +54,15 @@ ESTIMATES_A_STEP = 50
 JUDGED_SECONDS = 60.0  # seconds after which it is judged again whether a host can be emptied
 JUDGED_A_STEP = 50
 MEASURED = 200  # latest moves whose durations are used for estimates
+ESTIMATE_STEP = 60.0  # seconds to a multiple of which estimates of drains in progress are rounded up
+DECISIONS = 50  # instances whose decision a plan of a window shows
 HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
 
 log = logging.getLogger(__name__)
+
+
+# Instances of some hosts that move so, while these and other hosts are closed.
+_Judged = tuple[MoveKind, tuple[Id, ...], tuple[Id, ...]]
 
 
 @dataclass
@@ -65,7 +79,7 @@ class MaintenanceWindows:
     late: int = field(default=0, init=False)  # number of late hosts in the last step
     closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance in the last step
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
-    _judged: dict[tuple[MoveKind, tuple[Id, ...]], tuple[float, Mapping[Id, Mapping[Id, str]]]] = field(
+    _judged: dict[_Judged, tuple[float, Sequence[SupposedDestination] | None]] = field(
         default_factory=dict, init=False
     )
 
@@ -111,46 +125,51 @@ class MaintenanceWindows:
 
     async def judged(
         self, view: HostView, groups: Iterable[Sequence[Id]], kind: MoveKind
-    ) -> dict[Id, Mapping[Id, str]]:
-        """Return the instances that would find no host if the hosts of each group were emptied together now,
-        by root, each with the reason; at most JUDGED_SECONDS old. At most JUDGED_A_STEP hosts are judged.
+    ) -> dict[Id, Sequence[SupposedDestination]]:
+        """Return where each active instance would move if the hosts of each group were emptied together now,
+        by root, at most JUDGED_SECONDS old. At most JUDGED_A_STEP hosts are judged; a host whose instances
+        were not judged yet is missing.
         """
-        now, found, most = self.clock.now(), dict[Id, Mapping[Id, str]](), JUDGED_A_STEP
-        for group in groups:
-            key = kind, tuple(group)
-            at, known = self._judged.get(key, (float("-inf"), {}))
-            if at < now - JUDGED_SECONDS and len(group) <= most:
-                most -= len(group)
-                known = await self._without_host(view, group, kind)
+        now, found, most = self.clock.now(), dict[Id, Sequence[SupposedDestination]](), JUDGED_A_STEP
+        some = [(part, tuple(group)) for group in groups for part in portions(tuple(group), JUDGED_A_STEP)]
+        for roots, closed in some:
+            key = kind, roots, closed
+            at, known = self._judged.get(key, (float("-inf"), None))
+            if at < now - JUDGED_SECONDS and len(roots) <= most:
+                most -= len(roots)
+                known = await self._destinations(view, roots, closed, kind)
                 self._judged[key] = now, known
-            found.update(known)
+            if known is not None:
+                found |= {root: [one for one in known if one.root == root] for root in roots}
         self._judged = {
             key: each for key, each in self._judged.items() if each[0] >= now - 2 * JUDGED_SECONDS
         }
         return found
 
-    async def _without_host(
-        self, view: HostView, roots: Sequence[Id], kind: MoveKind
-    ) -> dict[Id, Mapping[Id, str]]:
+    async def _destinations(
+        self, view: HostView, roots: Sequence[Id], closed: Sequence[Id], kind: MoveKind
+    ) -> Sequence[SupposedDestination] | None:
         evaluation = self.evaluation
         if evaluation is None:
-            return {}
+            return None
 
         async def suppose(moves: Sequence[MoveRequested]) -> Sequence[SupposedMove]:
-            return await evaluation.supposed(moves, roots)
+            return await evaluation.supposed(moves, closed)
 
         try:
-            there = {root: await instances_on(self.cells, view.hosts[root].cell, root) for root in roots}
-            every = [instance for some in there.values() for instance in some]
+            cells = {root: view.hosts[root].cell for root in roots}
+            there = [one for root in roots for one in await instances_on(self.cells, cells[root], root)]
             asked = MoveRequested(move=UNSAID_ID, build=UNSAID_ID, kind=kind)
-            stay = await without_host(every, asked, suppose, self.clock.uuid)
+            return await moves_off(there, asked, suppose, self.clock.uuid)
         except UNANSWERED as problem:
             log.warning("whether hosts can be emptied is not known: %s", problem)
-            return {}
-        return {
-            root: {each.build: why_not(stay[each.build]) for each in some if each.build in stay}
-            for root, some in there.items()
-        }
+            return None
+
+
+def _shown(instances: Sequence[SupposedDestination]) -> tuple[SupposedDestination, ...]:
+    """Return destinations for an answer: only the first instances that would stay have decisions."""
+    stay = [one.build for one in instances if one.why][:DECISIONS]
+    return tuple(one if one.build in stay else replace(one, decision=None) for one in instances)
 
 
 def _kind(cold: bool) -> MoveKind:
@@ -166,6 +185,7 @@ class _WindowStep:
         self.others = others
         self.now = windows.clock.now()
         self.events: list[MaintenanceEvent] = []
+        self.destinations: Mapping[Id, Sequence[SupposedDestination]] = {}  # of planned hosts, by root
         self.hosts = {host.root: host for host in window.state.hosts}
 
     async def run(self) -> WindowState:
@@ -174,15 +194,15 @@ class _WindowStep:
         for root, host in before.items():
             if host.phase not in OVER:
                 await self._advance(root, over or root in self.finished)
-        drain_begins = self.state.drain_begins
+        state = self.state
         if not all(host.phase in OVER for host in self.hosts.values()):
-            drain_begins = await self._plan(await self._drain())
+            state = await self._plan(await self._drain())
         changed = [host for root, host in self.hosts.items() if host != before[root]]
         ended = self.now if all(host.phase in OVER for host in self.hosts.values()) else 0.0
         if ended:
             await self.all.plans.stop(StopPlan(plan=self.window.id))
             self._event("ended", "cancelled" if self.state.cancelled else "")
-        state = replace(self.state, hosts=tuple(self.hosts.values()), drain_begins=drain_begins, ended=ended)
+        state = replace(state, hosts=tuple(self.hosts.values()), ended=ended)
         if changed or state != self.state:
             async with self.all.database.write() as tx:
                 await stored.put_window(tx, state, changed)
@@ -204,10 +224,15 @@ class _WindowStep:
             )
             for root, host in self.hosts.items()
         ]
+        some = [root for root, memory in sizes.items() if memory and root not in self.destinations]
         return WindowPlan(
             hosts=tuple(hosts),
             drain_seconds=planner.first_drain_seconds(),
             drain_begins=planner.drain_begins(),
+            empty_at=planner.empty_at(self.now),
+            measured=len(planner.measured),
+            instances=_shown([one for root in self.hosts for one in self.destinations.get(root, ())]),
+            not_evaluated=len(some),
         )
 
     async def _advance(self, root: Id, over: bool) -> None:
@@ -264,12 +289,12 @@ class _WindowStep:
         consumers = (await self.all.placement.allocations(question)).consumers
         return sum(consumer.type != SLOT for consumer in consumers)
 
-    async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
-        """Close the hosts that must begin to drain, and mark the late hosts. Return when drains begin; 0 if
-        not known yet.
+    async def _plan(self, departing: Mapping[Id, HostDeparture]) -> WindowState:
+        """Close the hosts that must begin to drain, and mark the late hosts. Return the state of the window
+        with the estimates of its drains, unless the window begins too late for an estimate.
         """
         if self.now < self.window.begins - HORIZON_SECONDS:
-            return 0.0
+            return replace(self.state, drain_begins=0.0, empty_at=0.0)
         planned = [root for root, host in self.hosts.items() if host.phase in ("planned", "closing")]
         planner = await self._planner(departing, await self.all.sizes(self.view, planned))
         for root in planner.to_close(self.now):
@@ -281,7 +306,15 @@ class _WindowStep:
                 self._event(f"late: {host.host}", why)
             note = why if host.phase == "planned" else host.note or why
             self.hosts[root] = replace(self.hosts[root], late=bool(why), note=note)
-        return planner.drain_begins()
+        at = planner.empty_at(self.now)
+        if planner.has_begun:  # rounded up, so that it is not stored in each step
+            at = math.ceil(at / ESTIMATE_STEP) * ESTIMATE_STEP
+        return replace(
+            self.state,
+            drain_begins=planner.drain_begins(),
+            empty_at=at or self.state.empty_at,
+            measured=len(planner.measured),
+        )
 
     async def _planner(
         self, departing: Mapping[Id, HostDeparture], sizes: Mapping[Id, list[int]]
@@ -310,8 +343,11 @@ class _WindowStep:
         groups = [first, *([root] for root in planned if root not in first)]
         there = [[root for root in group if root in self.view.hosts] for group in groups]
         found = await self.all.judged(self.view, filter(None, there), _kind(self.window.cold))
+        self.destinations = found
         hosts = [
-            dataclasses.replace(host, without_host=found.get(host.root, {}))
+            dataclasses.replace(
+                host, without_host={one.build: one.why for one in found.get(host.root, ()) if one.why}
+            )
             if host.phase == "planned"
             else host
             for host in planner.hosts

@@ -356,6 +356,16 @@ class EmptiedHost(Value, frozen=True, kw_only=True):
     cell: Text
 
 
+class SupposedDestination(Value, frozen=True, kw_only=True):
+    """Where an active instance would move if its host were emptied now, or why it would stay."""
+
+    build: Id
+    root: Id  # the host that it would leave
+    host: Text = ""  # the host that it would get; empty: none
+    why: Cause = ""  # why it would get none: a reason code and a sentence
+    decision: Decision | None = None  # the scheduler's decision, if it would get none
+
+
 class Emptying(PlanPart, frozen=True, kw_only=True, omit_defaults=True):
     """The goal of a plan that moves all instances away from hosts."""
 

@@ -27,9 +27,10 @@ from features.moves.messages import (
     PlanStands,
     StartPlan,
     StopPlan,
+    SupposedDestination,
 )
 from features.moves.moving import REFUSED, MoveOutcome, supposed
-from features.moves.supposed_moves import SupposedMove, without_host
+from features.moves.supposed_moves import SupposedMove, moves_off
 
 SOON = 0.05  # until the first read of a plan; the time doubles while the plan does not change
 POLL_SECONDS = 1.0  # the longest time between two reads
@@ -169,26 +170,24 @@ class SupposedHost:
 
     host: Provider
     statuses: Counter[str]  # its instances by status
-    stay: dict[str, SupposedMove]  # instances without a destination
+    instances: list[SupposedDestination]  # the active instances
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Return for each host which instances a drain could move and which would stay. `asked`: the request to
-    copy for each move.
+    """Return for each host where a drain would move its instances, and which would stay. `asked`: the request
+    to copy for each move.
     """
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
 
     async def suppose(moves: Sequence[MoveRequested]) -> Sequence[SupposedMove]:
         return await supposed(bus, list(map(checked, moves)), hosts)
 
-    stay = await without_host(
+    moves = await moves_off(
         (one for host in hosts for one in instances[host.id]), asked, suppose, Clock().uuid
     )
-    return [
-        SupposedHost(
-            host,
-            Counter(one.status for one in instances[host.id]),
-            {one.build: stay[one.build] for one in instances[host.id] if one.build in stay},
-        )
-        for host in hosts
-    ]
+    found = []
+    for host in hosts:
+        there = {one.build: one.status for one in instances[host.id]}
+        leaving = [one for one in moves if one.build in there]
+        found.append(SupposedHost(host, Counter(there.values()), leaving))
+    return found

@@ -13,8 +13,8 @@ from bus.decisions import Decision
 from bus.delivery.runner import Bus
 from bus.queries import Instance
 from bus.resources import Provider
-from bus.vocabulary import Id
-from features.moves.messages import MoveRequested
+from bus.vocabulary import Id, cause_of
+from features.moves.messages import MoveRequested, SupposedDestination
 
 AT_ONCE = 100  # supposed moves in one query; each is evaluated as if the earlier moves had been made
 
@@ -80,18 +80,26 @@ def why_not(answer: SupposedMove) -> str:
     return f"{code}{answer.refusal or 'no host would do'}"
 
 
-async def without_host(
+async def moves_off(
     instances: Iterable[Instance],
     asked: MoveRequested,
     suppose: Callable[[Sequence[MoveRequested]], Awaitable[Sequence[SupposedMove]]],
     new_id: Callable[[], Id],
-) -> dict[Id, SupposedMove]:
-    """Return the active instances that would find no host if their hosts were emptied now, each with the
-    answer to its move. `asked`: the request to copy for each move.
+) -> list[SupposedDestination]:
+    """Return where each active instance would move if the hosts of all were emptied now. `asked`: the request
+    to copy for each move.
     """
     active = [instance for instance in instances if instance.status == "active"]
     requests = [
         structs.replace(asked, move=new_id(), build=instance.build, cell=instance.cell) for instance in active
     ]
     found = zip(active, await suppose(requests), strict=True)
-    return {instance.build: answer for instance, answer in found if not answer.fits}
+    return [_destination(instance, answer) for instance, answer in found]
+
+
+def _destination(instance: Instance, answer: SupposedMove) -> SupposedDestination:
+    found = SupposedDestination(build=instance.build, root=instance.root)
+    if not answer.fits:
+        shown = structs.replace(answer.decision, record=None)  # the record is large, and has no host
+        return structs.replace(found, why=cause_of(why_not(answer)), decision=shown)
+    return structs.replace(found, host=answer.placed[0].host if answer.placed else instance.host)

@@ -92,7 +92,7 @@ async def what_if_command(
 def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     """Print where a request would be placed, or why nowhere."""
     if answer.refusal:
-        cli.line(f"it cannot be meant: {printable(answer.refusal)}", "red")
+        cli.line(printable(answer.refusal_sentence), "red")
         return
     count = sum(placed.instances for placed in answer.placed)
     if answer.fits:

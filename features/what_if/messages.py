@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.claims import ConsumerClaim
-from bus.decisions import Decision
+from bus.decisions import UNREADABLE, Decision
 from bus.feature import MessagesPart
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
@@ -101,7 +101,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     """The answer to WhatIf: the hosts that the request would get now, or why it would get no host."""
 
     fits: bool
-    refusal: Cause = ""  # why the request is invalid
+    refusal: Cause = ""  # why the request would be refused before hosts are searched; see `decision.code`
     flavor: Count = 0  # the flavor that fits; 0: the requested flavor; n: alternative flavor number n
     placed: LongList[PlacedThere] = ()  # hosts of the request's instances
     best: LongList[RankedHost] = ()  # the best hosts for one instance
@@ -117,6 +117,15 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     start_p90: Seconds | None = None
     claims: LongList[ConsumerClaim] = ()  # the claim of each instance, on the hosts in `placed`
     held: LongList[HeldHost] = ()  # hosts that the decision names and that are held for waiting requests
+
+    @property
+    def refusal_sentence(self) -> str:
+        """A sentence that says why the request would be refused before hosts are searched; "" if not."""
+        if not self.refusal:
+            return ""
+        code = self.decision.code
+        what = "was not evaluated" if not code else f"would be refused [{code}]"
+        return f"the request {'is invalid' if code == UNREADABLE else what}: {self.refusal}"
 
 
 WHAT_IF = Query(

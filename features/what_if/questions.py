@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.candidates import PlacedHost
-from bus.decisions import Decision
+from bus.decisions import UNREADABLE, Decision
 from bus.vocabulary import Allocations
 from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from features.what_if.supposing import Supposing
@@ -84,6 +84,10 @@ class Supposed:
 Suppose = Callable[[Supposed], Awaitable[Supposed]]
 
 
+def _invalid(why: str) -> WhatIfAnswered:
+    return WhatIfAnswered(fits=False, refusal=why, decision=Decision(code=UNREADABLE))
+
+
 class WhatIfs:
     """Answers what-if questions about requests, one question at a time.
 
@@ -112,12 +116,12 @@ class WhatIfs:
         async with self.lock:
             [order] = await self._scheduler.resolved([question.request])
             if order.verdict.invalid:
-                return WhatIfAnswered(fits=False, refusal=order.verdict.invalid)
+                return _invalid(order.verdict.invalid)
             if question.is_external:
                 order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
                 if any(each.parts for each in order.alternatives) or order.request.parts.sections:
-                    return WhatIfAnswered(fits=False, refusal=_GROUPS)
+                    return _invalid(_GROUPS)
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
             supposing = self.supposing()

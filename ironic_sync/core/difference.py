@@ -36,7 +36,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
         return self.what in WAITING or self.what == "instance"
 
     def __str__(self) -> str:
-        called = f"{self.node} ({self.name})" if self.name else self.node
+        called = f"{self.name} ({self.node})" if self.name else self.node
         return f"{called}: {self._sentence()}"
 
     def _sentence(self) -> str:
@@ -58,6 +58,11 @@ class NodeDifference(msgspec.Struct, frozen=True):
             sides = (("Ironic", self.ironic), ("placement", self.placement))
             return f"{self.what}: " + "; ".join(f"only {side} has {has}" for side, has in sides if has)
         return f"{self.what}: Ironic has {self.ironic or 'none'}, placement has {self.placement or 'none'}"
+
+
+def name_of(provider: Provider) -> str:
+    """Return the last known name of a node in Ironic; empty if it has none."""
+    return "" if provider.host == provider.id else provider.host
 
 
 def compare(

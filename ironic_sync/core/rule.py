@@ -19,7 +19,7 @@ from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.vocabulary import MAX_NAME
-from ironic_sync.core.node import CLEANING, DEPLOYED, DEPLOYING, FREE, IronicNode, Place
+from ironic_sync.core.node import CLEANING, DEPLOYED, DEPLOYING, FAILED, FREE, IronicNode, Place
 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _STATED = (
@@ -38,6 +38,14 @@ def class_of(resource_class: str) -> str:
     if not _NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
     return name
+
+
+def class_text(resource_class: str) -> str:
+    """Return a node's resource class as a text that also says what placement calls it."""
+    try:
+        return f"{resource_class}, in placement {class_of(resource_class)}"
+    except Invalid:
+        return f"{resource_class}, which is no name for placement"
 
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
@@ -59,8 +67,11 @@ def why_closed(node: IronicNode | NodeChanged) -> Closed:
     """Return why no instance can be deployed on a node whose amount is reserved, the lasting reason first."""
     if node.maintenance:
         return "maintenance"
-    if node.power_state in ("error", None):
+    was_read = node.provision_state not in ("enroll", "verifying")  # before, Ironic knows no power state
+    if node.power_state == "error" or (node.power_state is None and was_read):
         return "power"
+    if node.provision_state in FAILED:
+        return "failed"
     if node.provision_state in FREE | DEPLOYING | DEPLOYED:  # available nodes with an instance are reserved
         return "in use"
     return "cleaning" if node.provision_state in CLEANING else "not available"

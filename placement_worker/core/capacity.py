@@ -718,16 +718,17 @@ def _refusal(choice: claims.Choice, used_before: _UsedBefore, world: ClaimWorld)
                 return claims.Full(
                     provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
                 )
-            after = stock.used + asked
-            # On an overcommitted provider a consumer may still claim as much as it had before.
-            if (is_excluded or after > stock.capacity) and after > used_before.get((provider, name), 0):
-                free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
-                return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
+            # A limit is named before the free amount, because no release would help.
             if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):
                 free = max(stock.capacity - stock.used, 0)
                 return claims.Full(
                     provider=provider, resource_class=name, asked=asked, free=free, limit=limit
                 )
+            after = stock.used + asked
+            # On an overcommitted provider a consumer may still claim as much as it had before.
+            if (is_excluded or after > stock.capacity) and after > used_before.get((provider, name), 0):
+                free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
+                return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
     return None
 
 

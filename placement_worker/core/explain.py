@@ -9,6 +9,7 @@ import numpy as np
 from bus.decisions import NearMiss
 from bus.domains import WHY_CLOSED
 from bus.host_health import why_disabled
+from bus.reports import Inventory
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.explain_combinations import NEAREST, Why, explain_combinations
 from placement_worker.core.index import Index, Snapshot
@@ -100,11 +101,24 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     closed = f": {WHY_CLOSED[root.labels.closed]}" if root.labels.closed else ""
     if not having:
         return f"{of}{asked} {name}: it has none{closed}"
-    best = max(having, key=lambda row: row.free[name])
+    permitting = [row for row in having if not _limit(row.inventories[name], asked)]
+    best = max(permitting or having, key=lambda row: row.free[name])
     at_most = "at most " if len(having) > 1 else ""
     free = max(best.free[name], 0)
-    if asked > free:
+    if permitting:
         return f"{of}{asked - free} {name}: asked {asked}, {at_most}free {free}{closed}"
-    inventory = best.inventories[name]
+    limit = _limit(best.inventories[name], asked)
+    return f"{of}{name}: asked {asked}, {limit}, {at_most}free {free}{closed}"
+
+
+def _limit(inventory: Inventory, asked: int) -> str:
+    """Return the limit of an inventory that excludes claims of an amount, whatever is free; "" if none."""
     limit = broken_limit(asked, inventory.min_unit, inventory.max_unit, inventory.step_size)
-    return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"
+    return limit and limit_text(limit, getattr(inventory, limit))
+
+
+def limit_text(limit: str, value: int) -> str:
+    """Return a limit of an inventory, such as "at most 32 for one claim (max_unit)"."""
+    if limit == "step_size":
+        return f"only multiples of {value} (step_size)"
+    return f"at {'most' if limit == 'max_unit' else 'least'} {value} for one claim ({limit})"

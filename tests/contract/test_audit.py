@@ -142,7 +142,8 @@ async def test_a_node_with_two_holders_is_a_breach(sound: Settings) -> None:
         sql(sound, "placement", "UPDATE inventories SET reserved = 0 WHERE withheld = 1")
         await must_take(placement, a_claim(12, on_hosts(3, CUSTOM_TWO=1)))
     found = await audit(sound, placement_only=True)
-    assert found.breaches == [f"node {uid(3, 'a')}: consumers {uid(11)} and {uid(12)} hold the node"]
+    node = f"host-3 ({uid(3, 'a')})"
+    assert found.breaches == [f"node {node}: consumers {uid(11)} and {uid(12)} hold the node"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 import berth.ironic
 from berth import control_room_metal
+from berth.control_room_metal import metal
 from berth.settings import Settings
 from bus.claims import Choice
 from bus.ironic import UNKNOWN_TIME, IronicSpoke, NodeChanged
@@ -54,10 +55,11 @@ class PlacedRoom(VisitedRoom):
 
 
 @asynccontextmanager
-async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator["PlacedRoom"]:
+async def a_room(settings: Settings, *nodes: dict[str, Any], agent: str = "") -> AsyncIterator["PlacedRoom"]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         for node in nodes:
-            await _report(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
+            usual = "c1-metal" if settings.ironic.is_read else "c1-agent1"
+            await _report(placement, node, agent or usual)
         worker = silent_placement(placement)
         async with a_visited_room(worker, answered=("providers",), settings=settings) as room:
             room.clock.now = REPORTED + 60.0
@@ -112,7 +114,7 @@ async def test_without_any_answer_of_ironic_only_placements_record_is_shown(iron
         page = await room.page("/metal?wait=1")
     assert "Ironic does not answer: " in page and "who are you" in page
     assert "It has not answered since this control room started" in page
-    assert titles(page) == {"Claimed 1", "Not available 1"}
+    assert titles(page) == {"Claimed 1", "At work 1"}
     assert "<b>n1</b>" in page and "<b>n2</b>" in page
 
 
@@ -170,14 +172,31 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
         page = await room.page("/metal?wait=1")
     assert "Ironic itself is not read from here" in page
-    assert titles(page) == {"Claimed 1", "Not available 1"}
-    assert "placement received 60 s ago that nothing can be deployed on it" in page
+    assert titles(page) == {"Claimed 1", "In maintenance 1"}
+    received = "placement received 60 s ago that nothing can be deployed on it"
+    assert f"{received}: the node is in maintenance" in page
     assert f"/builds/{uid(7)}" in page
 
 
-async def test_the_time_of_a_state_without_a_time_is_not_shown(ironic: FakeIronic) -> None:
+async def test_stuck_nodes_are_shown_from_the_notifications_alone(ironic: FakeIronic) -> None:
+    ironic.have(1)
+    ironic.have(2, provision_state="clean failed")
+    ironic.have(3, provision_state="cleaning")
+    settings = Settings().having(cells=("c1",), ironic_amqp_url="amqp://ironic.test/")
+    async with a_room(settings, *ironic.nodes.values(), agent="c1-metal") as room:
+        room.clock.now = REPORTED + 3600.0
+        page = await room.page("/metal?wait=1")
+        found = await metal(settings, room.bus)
+    assert titles(page) == {"Claimed 1", "Failed 1", "At work 1"}
+    assert "1 node is stuck" in page
+    assert "stuck for 60 min: an operation of Ironic on it has failed" in page
+    assert [(stuck.name, stuck.since) for stuck in found.stuck(room.clock.now)] == [("n2", REPORTED)]
+
+
+@pytest.mark.parametrize("at", [UNKNOWN_TIME, UNKNOWN_TIME + 1e-6, 60.0])
+async def test_the_time_of_a_state_without_a_time_is_not_shown(ironic: FakeIronic, at: float) -> None:
     event = NodeChanged(
-        event="create", node=node_number(1), name="metal-1", at=UNKNOWN_TIME, cell="c1", agent="c1-agent1",
+        event="create", node=node_number(1), name="metal-1", at=at, cell="c1", agent="c1-agent1",
         resource_class="gold", provision_state="available",
     )  # fmt: skip
     async with a_room(Settings().having(cells=("c1",))) as room:

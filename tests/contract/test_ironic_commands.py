@@ -10,21 +10,25 @@ import httpx
 import pytest
 from rich.console import Console
 
-from berth.commands.ironic import diff_command, sweep_command
+from berth.commands.ironic import diff_command, stuck_command, sweep_command
 from berth.commands.ironic_access import access_of
+from berth.commands.nodes import NodeOptions, set_command
 from berth.composition import open_placement
 from berth.features import packages
+from berth.kit.listing import ListCli
 from berth.kit.terminal import Cli
-from berth.settings import Settings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
+from bus.resources import FindProviders
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
+from control_room.core.metal import BoardNode, MetalNodes, PlacementRecord
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.worker import FollowedIronic, ironic_sync
 from placement_worker import placement_worker
@@ -118,9 +122,9 @@ async def test_the_diff_lists_instances_that_ironic_does_not_have(
     code, lines = await house.diff()
     assert code == 1
     assert [line for line in lines if "instance:" in line] == [
-        f"{node_number(1)}: instance: according to placement {builds[1]} holds it,"
+        f"n1 ({node_number(1)}): instance: according to placement {builds[1]} holds it,"
         " and Ironic has no instance there",
-        f"{node_number(2)}: instance: according to placement {builds[2]} holds it,"
+        f"n2 ({node_number(2)}): instance: according to placement {builds[2]} holds it,"
         f" and Ironic has {builds[0]} there",
     ]
 
@@ -142,6 +146,38 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
     assert "20 nodes were deleted" in house.reply.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
+
+
+async def test_stuck_nodes_are_listed_by_name(
+    house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nodes(*_: object) -> MetalNodes:
+        record = PlacementRecord(inventory="reserved", closed="failed", updated=1.7e9, cell="c1")
+        return MetalNodes(at=1.0, nodes=(BoardNode(id=node_number(1), name="n1", placement_record=record),))
+
+    assert await stuck_command(ListCli(Settings(), say=house.say)) == 0
+    assert house.reply.getvalue() == "no node is stuck\n"
+    monkeypatch.setattr("berth.control_room_metal.metal", nodes)
+    assert await stuck_command(ListCli(Settings(), say=house.say)) == 1
+    line = house.reply.getvalue().splitlines()[-1]
+    assert line.startswith("n1") and "2023-11-14 22:13" in line and "an operation of Ironic" in line
+
+
+async def test_an_unknown_cell_of_a_node_is_refused_and_a_known_one_says_its_class(
+    house: PlacementBesideIronic,
+) -> None:
+    cli = Cli(Settings().having(cells=("c1", "c2")), say=house.say)
+    with pytest.raises(ExceptionGroup) as refused:
+        await set_command(cli, "metal-9", NodeOptions(cell="c9"))
+    assert refused.group_contains(BadSetting, match="--cell 'c9': cells are c1, c2")
+    async with Bus(LocalTransport(house.broker)) as bus, house.serving(house.following):
+        await until(lambda: _is_answered(bus))
+        await set_command(cli, "metal-9", NodeOptions(cell="c1", resource_class="bare-metal"))
+    assert "resource class bare-metal, in placement CUSTOM_BARE_METAL" in house.reply.getvalue()
+
+
+async def _is_answered(bus: Bus) -> bool:
+    return bool(await bus.asker(topics.PROVIDERS)(FindProviders(limit=1)))
 
 
 async def test_the_diff_requires_an_ironic_api() -> None:

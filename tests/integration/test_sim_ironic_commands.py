@@ -76,7 +76,7 @@ def test_maintenance_and_fields_of_a_node_are_changed(person: Person) -> None:
     answer = json.loads(person.types("show", "metal00002", "--json"))
     assert (answer["resource_class"], answer["provision_state"]) == ("gold", "available")
     assert (answer["properties"]["rack"], answer["extra"], answer["owner"]) == ("R2", {"tries": 3}, None)
-    assert "resource_class: gold" in person.types("show", "metal00002")
+    assert "resource_class: gold, in placement CUSTOM_GOLD" in person.types("show", "metal00002")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -
         (stock(8, used=9), 1, full(1, 0)),  # overcommitted: there is no negative room
         (stock(8, min_unit=2), 1, full(1, 8, "min_unit")),
         (stock(8, max_unit=4), 5, full(5, 8, "max_unit")),
+        (stock(8, used=6, max_unit=4), 5, full(5, 2, "max_unit")),  # no release would help
         (stock(8, step_size=2), 3, full(3, 8, "step_size")),
         (stock(8, min_unit=2, max_unit=6, step_size=2), 6, None),
         (stock(0), 1, full(1, 0)),

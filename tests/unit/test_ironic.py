@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from bus.errors import Poison
 from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from ironic_sync.core.rule import class_of, inventory_of, reserved
+from ironic_sync.core.rule import class_of, inventory_of, reserved, why_closed
 from ironic_sync.worker import ironic_sync
 from tests.support.ids import uid
 
@@ -47,6 +48,24 @@ def test_an_unavailable_node_is_always_reserved() -> None:
             FREE, provision_state=state, maintenance=maintenance, instance_uuid=instance, power_state=power
         )
         assert reserved(node) == reserved(node, skip_reserve_in_use=True) == 1, node
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"maintenance": True, "provision_state": "clean failed"}, "maintenance"),
+        ({"power_state": None}, "power"),
+        ({"power_state": None, "provision_state": "enroll"}, "not available"),  # no power state was read yet
+        ({"power_state": "error", "provision_state": "enroll"}, "power"),
+        ({"provision_state": "clean failed"}, "failed"),
+        ({"provision_state": "error"}, "failed"),
+        ({"provision_state": "clean wait"}, "cleaning"),
+        ({"provision_state": "active"}, "in use"),
+        ({"provision_state": "manageable"}, "not available"),
+    ],
+)
+def test_the_lasting_reason_of_a_closed_node_is_named(changed: dict[str, Any], why: str) -> None:
+    assert why_closed(replace(FREE, **changed)) == why
 
 
 @pytest.mark.parametrize("state", ["available", None])

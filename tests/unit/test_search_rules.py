@@ -127,6 +127,27 @@ def test_why_nothing_fits(
     assert found.nearest[0].lacks == nearest
 
 
+LIMITED = an_index([
+    tree(state(10, None, {"VCPU": Inventory(total=32, allocation_ratio=4.0, max_unit=32)})),
+    tree(state(20, None, {"VCPU": Inventory(total=64, min_unit=8, step_size=4, max_unit=16)}, {"VCPU": 60})),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "lacks"),
+    [
+        (999, "p10", "VCPU: asked 999, at most 32 for one claim (max_unit), free 128"),
+        (40, "p10", "VCPU: asked 40, at most 32 for one claim (max_unit), free 128"),
+        (2, "p20", "VCPU: asked 2, at least 8 for one claim (min_unit), free 4"),
+        (10, "p20", "VCPU: asked 10, only multiples of 4 (step_size), free 4"),
+        (12, "p20", "8 VCPU: asked 12, free 4"),
+    ],
+)
+def test_a_limit_of_an_inventory_is_named_before_the_free_amount(asked: int, host: str, lacks: str) -> None:
+    found = search(LIMITED, asking(group(resources={"VCPU": asked}), roots=(uid(int(host[1:]), "a"),)))
+    assert [(miss.host, miss.lacks) for miss in found.nearest] == [(host, lacks)]
+
+
 def test_an_impossible_sum_is_reported_with_figures() -> None:
     query = asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 2}), group("3", {"CUSTOM_VF": 3}))
     ports = (state(number, 1, {"CUSTOM_VF": 4}) for number in (2, 3))

@@ -63,6 +63,11 @@ class WindowPlanner:
     lead: float  # minimum number of seconds from the first drain to the window's begin
     unavailable: Mapping[str, Collection[str]]
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the drain of a host has begun."""
+        return any(host.phase in CLOSED for host in self.hosts)
+
     def to_close(self, now: float) -> list[str]:
         """Return the roots of the hosts in phase `planned` that must be closed to new instances now."""
         window = self.window
@@ -96,10 +101,18 @@ class WindowPlanner:
         """
         return self.window.begins - max(self.lead, MARGIN * self.first_drain_seconds())
 
+    def empty_at(self, now: float) -> float:
+        """Return the estimated time at which the hosts that are drained first have no instance; 0 if they
+        have none.
+        """
+        seconds = self.first_drain_seconds()
+        begin = now if self.has_begun else max(now, self.drain_begins())
+        return begin + seconds if seconds else 0.0
+
     def late(self, now: float) -> dict[str, str]:
         """Return the roots of the hosts that are late, each with the reason.
 
-        A host that was closed before the window began must be empty when the window begins; any other host,
+        A host that is closed before the window begins must be empty when the window begins; any other host,
         when the window ends.
         """
         window, found = self.window, {}
@@ -114,13 +127,26 @@ class WindowPlanner:
                 found[host.root] = f"{len(host.memory_mb)} instances are still there"
             elif now + left > due:
                 found[host.root] = f"about {left:.0f} s are needed, and {due - now:.0f} s are left"
+        return found | self._late_before_draining(now, left)
+
+    def _late_before_draining(self, now: float, left: float) -> dict[str, str]:
+        """Return the roots of the hosts in phase `planned` that cannot be empty in time, each with the
+        reason. `left`: the estimated duration of the moves that remain of drains in progress.
+        """
+        window, found, first = self.window, dict[str, str](), {*self.next_hosts()}
+        due = window.begins if now < window.begins else window.ends
+        needed = self.first_drain_seconds()
+        begin = now + left if now >= window.begins else window.begins
         for host in self.hosts:
-            if host.phase == "planned" and host.without_host:
-                found[host.root] = without_host_text(host)
+            if host.phase != "planned" or not host.memory_mb:
                 continue
-            alone = left + drain_seconds(host.memory_mb, self.measured, window.moves)
-            if host.phase == "planned" and now >= window.begins and now + alone > window.ends:
-                found[host.root] = "the budget has not allowed its drain yet; it would not end in the window"
+            alone = drain_seconds(host.memory_mb, self.measured, window.moves)
+            if host.without_host:
+                found[host.root] = without_host_text(host)
+            elif host.root in first and now + needed > due:
+                found[host.root] = f"about {needed:.0f} s are needed, and {due - now:.0f} s are left"
+            elif host.root not in first and begin + alone > window.ends:
+                found[host.root] = "the budget delays its drain, which would not end in the window"
         return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from control_room.kit import whole_numbers
 
-_TEXTS = ("hosts", "label", "begin", "end", "per", "reason")
+_TEXTS = ("hosts", "label", "begin", "end", "duration", "per", "reason")
 _NUMBERS = {"budget": 0, "most": 4}
 FIELDS = (*_TEXTS, *_NUMBERS, "cold", "keep_closed")
 _DIGITS = 9
@@ -19,6 +19,7 @@ class WindowOptions:
     label: Sequence[str] = ()
     begin: str = ""
     end: str = ""
+    duration: str = ""
     budget: int | None = None
     per: str | None = None
     most: int | None = None
@@ -35,6 +36,7 @@ def parse_window(texts: Mapping[str, str]) -> WindowOptions:
         label=texts["label"].replace(",", " ").split(),
         begin=texts["begin"],
         end=texts["end"],
+        duration=texts["duration"],
         budget=numbers["budget"],
         per=texts["per"] or "rack",
         most=numbers["most"],

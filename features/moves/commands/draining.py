@@ -37,7 +37,7 @@ from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
 from features.moves.commands.moves import PlanPrinter
-from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands
+from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands, SupposedDestination
 from features.moves.moving import ANY
 from features.moves.plan_requests import (
     FollowedPlan,
@@ -48,7 +48,7 @@ from features.moves.plan_requests import (
     start_plan,
     suppose_emptying,
 )
-from features.moves.supposed_moves import AT_ONCE, SupposedMove, why_not
+from features.moves.supposed_moves import AT_ONCE
 
 _SHOWN = 20  # instances or consumers that are listed
 
@@ -215,20 +215,21 @@ async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, 
     found = await suppose_emptying(bus, hosts, asked)
     for drain in found:
         called, count = drain.host.host or drain.host.name, drain.statuses
-        whys = {build: printable(why_not(answer)) for build, answer in drain.stay.items()}
+        moved = {one.build: printable(one.host) for one in drain.instances if not one.why}
+        whys = {one.build: printable(one.why) for one in drain.instances if one.why}
         further = ", ".join(f"{n} {status}" for status, n in sorted(count.items()) if status != "active")
         rest = f"; waited for: {further}" if further else ""
-        finds = f", of which {len(drain.stay)} find no host now" if drain.stay else ""
+        finds = f", of which {len(whys)} find no host now" if whys else ""
         sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"
-        cli.tell(sentence, host=called, instances=dict(count), stay=whys)
-    stay = [item for drain in found for item in drain.stay.items()]
+        cli.tell(sentence, host=called, instances=dict(count), moves=moved, stay=whys)
+    every = [one for drain in found for one in drain.instances]
     if not cli.as_json:
-        print_not_moved(stay, cli)
+        print_destinations(every, cli)
         if sum(drain.statuses["active"] for drain in found) > AT_ONCE:
             cli.line(
                 f"evaluated {AT_ONCE} at a time: free capacity may be counted for several of them", "dim"
             )
-    return 1 if stay else 0
+    return 1 if any(one.why for one in every) else 0
 
 
 @dataclass(frozen=True)
@@ -299,16 +300,23 @@ def waiting_for(given: str | None) -> MoveParts:
     return MoveParts(*parts_given(MoveParts, wait=waiting_time(given)))
 
 
-def print_not_moved(stay: Sequence[tuple[str, SupposedMove]], cli: Cli) -> None:
-    """Print the instances that cannot move, grouped by reason, and for each reason the decision about its
-    first instance.
+def print_destinations(instances: Sequence[SupposedDestination], cli: Cli) -> None:
+    """Print where each instance would move, and then those that would stay, grouped by reason, with the
+    decision about the first one of each group.
     """
-    alike: dict[tuple[str, object], list[tuple[str, SupposedMove]]] = {}
-    for build, answer in stay:
-        alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))
+    moved = [one for one in instances if not one.why]
+    for one in moved[:_SHOWN]:
+        cli.line(f"  {one.build} → {printable(one.host)}")
+    if len(moved) > _SHOWN:
+        cli.line(f"  ... and {len(moved) - _SHOWN} more: --json lists all", "dim")
+    alike: dict[tuple[str, object], list[SupposedDestination]] = {}
+    for one in instances:
+        if one.why:
+            removals = one.decision.removals if one.decision else ()
+            alike.setdefault((printable(one.why), removals), []).append(one)
     for (why, _), group in alike.items():
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
         cli.line(f"  would stay: {why}", "red")
-        cli.line(f"    {', '.join(build for build, _ in group[:_SHOWN])}{more}")
-        first = group[0][1]
-        print_funnel(first.decision, cli.say, first.placed[0].root if first.placed else "")
+        cli.line(f"    {', '.join(one.build for one in group[:_SHOWN])}{more}")
+        if (decision := group[0].decision) is not None:
+            print_funnel(decision, cli.say)

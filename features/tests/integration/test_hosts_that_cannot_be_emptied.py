@@ -43,6 +43,17 @@ async def test_commands_and_page_name_the_instance_that_finds_no_host(berth: Liv
     assert build in page and "in time" not in page
 
 
+async def test_dry_runs_of_both_commands_show_where_each_instance_would_go(berth: LivingBerth) -> None:
+    drained = json.loads((await berth("drain", FULL, "--dry-run", "--json", ends=1)).splitlines()[0])
+    [(build, to)], [(staying, why)] = drained["moves"].items(), drained["stay"].items()
+    assert to == OTHER
+    shown = await berth("drain", FULL, "--dry-run", ends=1)
+    assert f"{build} → {OTHER}" in shown
+    later = (FULL, "--from", "+2h", "--for", "1h")
+    planned = await berth("maintenance", "add", *later, "--dry-run", ends=1)
+    assert f"{build} → {OTHER}" in planned and f"would stay: {why}" in planned and staying in planned
+
+
 async def test_a_host_that_can_be_emptied_is_in_time_for_both_commands_and_the_page(
     berth: LivingBerth,
 ) -> None:
@@ -52,14 +63,22 @@ async def test_a_host_that_can_be_emptied_is_in_time_for_both_commands_and_the_p
     await berth("drain", OTHER, "--dry-run")
     await berth("maintenance", "add", OTHER, "--from", "+2h", "--until", "+3h", "--dry-run")
     await berth("maintenance", "add", OTHER, "--from", "+2h", "--until", "+3h")
+    await until(lambda: _is_estimated(berth))
     found = await berth.bus.asker(MAINTENANCE)(FindMaintenance())
     async with a_visited_room(sent={MAINTENANCE.name: found}) as room:
-        assert "in time" in await room.page("/maintenance")
+        page = await room.page("/maintenance")
+    assert "in time" in page and "empty at" in page
+    assert "in time" in await berth("maintenance", "list")
 
 
 async def _window(berth: LivingBerth) -> str:
     [state] = (await berth.bus.asker(MAINTENANCE)(FindMaintenance())).windows
     return state.window.id
+
+
+async def _is_estimated(berth: LivingBerth) -> bool:
+    [state] = (await berth.bus.asker(MAINTENANCE)(FindMaintenance())).windows
+    return state.empty_at > 0
 
 
 async def _is_late(berth: LivingBerth) -> bool:

@@ -35,6 +35,7 @@ def upgrade() -> None:
         "maintenance_windows",
         columns(text, "id"),
         columns(sa.Boolean, "cancelled"),
-        columns(sa.Double, "drain_begins", "ended"),
+        columns(sa.Double, "drain_begins", "empty_at", "ended"),
+        columns(sa.Integer, "measured"),
         columns(text, "record"),  # the MaintenanceWindow
     )

@@ -1,11 +1,14 @@
 """Operators add, change and cancel maintenance windows on the control room's page about maintenance."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from berth.kit.testing import packages
+from bus.decisions import Decision
+from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers
@@ -21,7 +24,9 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.settings import MaintenanceSettings
+from features.moves.messages import MoveRequested
 from features.moves.plans import MovePlans
+from features.moves.supposed_moves import MoveEvaluation, SupposedPlace
 from placement_worker.testing import IndexedSource, Placement
 from scheduler_worker.extension import CellQueries, HostBook
 from tests.support.ids import uid
@@ -79,6 +84,59 @@ async def room(placement: Placement, windows: MaintenanceController) -> AsyncIte
     async with a_visited_room(silent_placement(placement), scheduler, answered=answered) as visited:
         await visited.sign_in("admin")
         yield visited
+
+
+async def instances(asked: FindInstances) -> InstancesFound:
+    """Return two instances of the first host."""
+    there = [
+        Instance(
+            build=uid(number), status="active", cell="c1", host="host-1", root=ROOT, project="p", flavor="m"
+        )
+        for number in (1, 2)
+    ]
+    return InstancesFound(instances=tuple(there) if asked.host == ROOT else ())
+
+
+@dataclass(frozen=True)
+class SupposedAnswer:
+    fits: bool
+    refusal: str = ""
+    placed: Sequence[SupposedPlace] = ()
+    decision: Decision = field(default_factory=Decision)
+
+
+@dataclass(frozen=True)
+class OtherHost:
+    root: str = uid(3, "a")
+    host: str = "host-3"
+    cell: str = "c1"
+
+
+class RoomForOne(MoveEvaluation):
+    """The first instance finds a host, and the second none."""
+
+    async def supposed(
+        self, moves: Sequence[MoveRequested], closed: Collection[str]
+    ) -> Sequence[SupposedAnswer]:
+        full = SupposedAnswer(fits=False, refusal="no host has <room>", decision=Decision(code="room"))
+        fitting = SupposedAnswer(fits=True, placed=(OtherHost(),))
+        return [fitting if move.build == uid(1) else full for move in moves]
+
+
+async def test_a_window_is_tried_before_it_is_added(
+    room: VisitedRoom, windows: MaintenanceController
+) -> None:
+    windows.windows.cells = CellQueries(builds=unused, instances=instances)
+    windows.windows.evaluation = RoomForOne()
+    fields = {"hosts": "host-1", "begin": "+2h", "duration": "1h", "reason": "disks"}
+    answer = await room.send(PATH, headers={}, act="plan", **fields)
+    assert answer.status_code == 200 and not await stored(windows)
+    page = answer.text
+    assert f'{uid(1)}</a></th><td>host-1</td><td class="state"><a href="/hosts/host-3">host-3</a>' in page
+    assert "stays: [room] no host has &lt;room&gt;" in page
+    assert "1 of 2 instances would find no host now" in page
+    assert "the first drain takes about 60 s (assumed) for 2 moves" in page
+    assert "before the window begins" in page and 'name="duration" value="1h"' in page
 
 
 async def stored(windows: MaintenanceController) -> list[WindowState]:

@@ -113,9 +113,33 @@ def test_a_host_with_an_instance_that_would_find_no_host_is_late_before_its_drai
 
 
 def test_a_host_that_waits_for_the_budget_is_late_if_its_drain_would_not_end_in_the_window() -> None:
-    planner = a_planner(a_host(1, phase="empty", instances=0), a_host(2), budget=1)
+    hosts = a_host(1, phase="empty", instances=0), a_host(2)
+    planner = a_planner(*hosts, budget=1, unavailable={"r1": names(1)})
     assert planner.late(BEGINS + 1) == {}
     assert "budget" in planner.late(ENDS - 99)[uid(2, "a")]
+
+
+def test_a_host_whose_drain_has_not_begun_is_late_if_the_drain_would_end_after_the_window_begins() -> None:
+    planner = a_planner(a_host(1), a_host(2))  # 20 moves of 10 s
+    assert planner.late(BEGINS - 200) == {}
+    why = "about 200 s are needed, and 199 s are left"
+    assert planner.late(BEGINS - 199) == dict.fromkeys(names(1, 2), why)
+
+
+def test_a_host_that_waits_for_the_budget_is_late_from_the_start_if_its_drain_is_longer_than_the_window() -> (
+    None
+):
+    planner = a_planner(a_host(1), a_host(2, instances=1001), budget=1)
+    assert "would not end in the window" in planner.late(0.0)[uid(2, "a")]
+
+
+def test_the_time_at_which_the_first_hosts_are_empty_is_estimated_from_the_begin_of_their_drain() -> None:
+    planner = a_planner(a_host(1), a_host(2))
+    assert planner.empty_at(0.0) == BEGINS - 300.0 + 200.0
+    assert planner.empty_at(BEGINS - 100.0) == BEGINS + 100.0
+    draining = a_planner(a_host(1, phase="draining", instances=3, since=BEGINS - 300))
+    assert draining.empty_at(BEGINS - 250.0) == BEGINS - 220.0
+    assert a_planner(a_host(1, phase="empty", instances=0)).empty_at(0.0) == 0.0  # nothing to estimate
 
 
 def test_hosts_are_opened_after_the_window_unless_they_are_to_stay_closed() -> None:

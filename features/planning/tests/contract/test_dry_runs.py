@@ -77,7 +77,9 @@ async def test_a_dry_run_of_evacuate_changes_nothing(
     cloud: HostsToEmpty, forecasts: Forecasts, berth: Berth
 ) -> None:
     assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
-        "host-1: would be forced down, and 2 instances moved"
+        "host-1: would be forced down, and 2 instances moved",
+        f"  {B1} → host-9",
+        f"  {B2} → host-9",
     ]
     [asked] = forecasts.asked
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))
@@ -87,19 +89,22 @@ async def test_a_dry_run_of_evacuate_changes_nothing(
 async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
     cloud: HostsToEmpty, forecasts: Forecasts, berth: Berth
 ) -> None:
-    forecasts.would = lambda asked: NONE if asked.build in (B1, B3) else WhatIfAnswered(fits=True)
+    fitting = forecasts.would
+    forecasts.would = lambda asked: NONE if asked.build in (B1, B3) else fitting(asked)
     sent = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
-    assert sent[:4] == [
+    assert sent[:5] == [
         "host-1: would be disabled, and 2 instances moved, of which 1 find no host now",
         "host-2: would be disabled, and 1 instances moved, of which 1 find no host now",
+        f"  {B2} → host-9",
         "  would stay: [class] no host would do",
         f"    {B1}, {B3}",
     ]
-    assert any("room" in line and "−3" in line for line in sent[4:])
+    assert any("room" in line and "−3" in line for line in sent[5:])
     [asked] = forecasts.asked
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
     in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
     assert json.loads(in_json) == {
-        "host": "host-1", "instances": {"active": 2}, "stay": {B1: "[class] no host would do"},
+        "host": "host-1", "instances": {"active": 2}, "moves": {B2: "host-9"},
+        "stay": {B1: "[class] no host would do"},
     }  # fmt: skip
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.decisions import Decision, Removal
+from bus.decisions import UNREADABLE, Decision, Removal
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.resources import FindProviders, ProvidersFound
@@ -85,8 +85,12 @@ async def test_the_parameters_of_an_address_become_the_request_of_a_boot() -> No
     [
         (FULL, ("It does not fit", "(no_room)", "2 hosts would fit with 8 VCPU instead of 99", "removed 7")),
         (
-            WhatIfAnswered(fits=False, refusal="host: there is none"),
-            ("Invalid request: host: there is none",),
+            WhatIfAnswered(fits=False, refusal="host: there is none", decision=Decision(code=UNREADABLE)),
+            ("The request is invalid: host: there is none",),
+        ),
+        (
+            WhatIfAnswered(fits=False, refusal="quota of project p: 1 used", decision=Decision(code="quota")),
+            ("The request would be refused [quota]: quota of project p: 1 used",),
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from bus.decisions import UNREADABLE
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from features.what_if import questions as what_if
@@ -72,3 +73,4 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
     answer = await WhatIfs(a_scheduler(FakePlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
+    assert answer.decision.code == UNREADABLE

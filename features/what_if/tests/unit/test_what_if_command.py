@@ -8,6 +8,7 @@ from rich.console import Console
 
 from berth.kit import Cli, Settings
 from bus.clock import Clock
+from bus.decisions import Decision
 from bus.queries import HeldHost
 from features.what_if import commands
 from features.what_if.commands import show_answer
@@ -41,6 +42,19 @@ def test_the_wait_of_a_request_is_shown() -> None:
     assert "expected start if it waits: 50 % within 5 min, 90 % within 10 min" in waits
     assert "if it waits: unknown" in shown(WhatIfAnswered(fits=False))
     assert "if it waits" not in shown(WhatIfAnswered(fits=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("quota", "the request would be refused [quota]: 1 used"),
+        ("unreadable", "the request is invalid: 1 used"),
+        ("", "the request was not evaluated: 1 used"),
+    ],
+)
+def test_only_an_invalid_request_is_called_invalid(code: str, said: str) -> None:
+    answer = WhatIfAnswered(fits=False, refusal="1 used", decision=Decision(code=code))
+    assert printed(lambda cli: show_answer(answer, cli)) == f"{said}\n"
 
 
 def test_a_held_host_is_shown_with_request_project_and_times() -> None:
