@@ -14,7 +14,7 @@ from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
 from features.fragmentation.core.host_table import HostTable, SlotArrays
 from features.fragmentation.core.scarcity import Scarcity
-from features.fragmentation.core.usable import AT_ONCE, LoneHosts, ShapeTable, UsableParts
+from features.fragmentation.core.usable import AT_ONCE, LoneHosts, LoneParts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
 MOST_COSTS = 16_000_000  # of hosts, for all requested shapes: 144 MB
@@ -36,6 +36,7 @@ class KnownCosts:
     best: Floats
     pending: Bools  # hosts that changed since their costs were computed
     seen: int  # the last change of hosts that is counted in `pending`
+    taken: Floats | None = None  # [c, 1]: what an instance takes; None: not always of the root
     turn: int = 0  # the host after those that were renewed in turn
 
     def renewable(self, fitting: Ints, most: int) -> Ints:
@@ -76,7 +77,9 @@ class HostValues:
     parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
-    _reshaped: int = -1
+    _shaped: tuple[object, ...] = ()
+    _described: tuple[object, ...] = ()  # the providers and usual shapes at the last call of `follow`
+    _followed: set[Shape] = field(default_factory=set)  # whose classes and traits the table has
     scarcity: Scarcity | None = None  # None: all shapes count as scarce
     _valued: ShapeTable | None = None  # the shapes, weighted by their scarcity
     _balance: float = 0.0  # weight of the least free share now
@@ -88,6 +91,7 @@ class HostValues:
     _costs: "OrderedDict[Shape, KnownCosts]" = field(default_factory=OrderedDict)
     _saved: int = MOST_SAVED  # hosts whose costs may be computed again
     _lone: LoneHosts | None = None
+    _lone_parts: list[LoneParts | None] = field(default_factory=list)  # by group of hosts
     _lone_kinds: dict[tuple[object, ...], LoneKind] = field(default_factory=dict)
     _lone_kind_of: dict[int, LoneKind] = field(default_factory=dict)  # by slot
     # state of a host → its value, without the preference for empty hosts
@@ -98,21 +102,38 @@ class HostValues:
         candidates will be weighed.
         """
         table = self.table
-        classes = usual.classes.union(*[shape.amounts for shape in asked])
-        table.follow(providers, classes, usual.traits.union(*[shape.traits for shape in asked]))
-        shaped = usual.version, table.rebuilt, *(table.total_whole > 0).tolist()
-        if shaped != self._made_for:
-            self._made_for = shaped
+        described = providers.layout, providers.shaped, usual.version
+        if described != self._described:
+            self._described = described
+            self._followed.clear()
+        if self._followed.issuperset(asked) and self._followed:
+            table.follow_amounts(providers)
+        else:
+            rebuilt = table.rebuilt
+            classes = usual.classes.union(*[shape.amounts for shape in asked])
+            table.follow(providers, classes, usual.traits.union(*[shape.traits for shape in asked]))
+            if table.rebuilt != rebuilt:  # without the traits of other shapes
+                self._followed.clear()
+            self._followed.update(asked)
+        shaped = usual.version, table.rebuilt, table.reshaped
+        if shaped != self._shaped:
+            self._shaped = shaped
+            self._take_over_shapes(usual)
+        elif self.scarcity is not None and self.scarcity.has_changed():
+            self._value_by_scarcity()
+
+    def _take_over_shapes(self, usual: UsualShapes) -> None:
+        """Take over the usual shapes, or the capacities and traits of hosts, after either has changed."""
+        table = self.table
+        made_for = usual.version, table.rebuilt, *(table.total_whole > 0).tolist()
+        if made_for != self._made_for:
+            self._made_for = made_for
             self._usual = usual
             capacity = dict(zip(table.classes, table.total_whole.tolist(), strict=True))
             hosts = len(table.versions)
             self.shapes = ShapeTable.of(usual.shapes, usual.parts, hosts, table.classes, capacity)
             self.scarcity = Scarcity(usual, self.shapes, table) if self.spread else None
-            self.reshape()
-        elif self._reshaped != table.reshaped:
-            self.reshape()
-        elif self.scarcity is not None and self.scarcity.has_changed():
-            self._value_by_scarcity()
+        self.reshape()
 
     def _value_by_scarcity(self) -> None:
         """Value hosts by the present scarcity of shapes; without `spread`, as if all were scarce."""
@@ -130,10 +151,9 @@ class HostValues:
         """Take over the capacities and traits of hosts."""
         table, shapes = self.table, self.shapes
         assert shapes is not None
-        self._reshaped = table.reshaped
         mixed = np.random.default_rng(2).random(len(shapes.groups))
         self._mix, of_whole = np.random.default_rng(1).random((2, len(table.classes)))
-        self.parts, self._kinds = [], []
+        self.parts, self._kinds, self._lone_parts = [], [], []
         for group in table.groups:
             eligible = np.ones((len(shapes.groups), *group.rows.shape), np.bool_)
             for number, asked in enumerate(shapes.groups):
@@ -142,6 +162,7 @@ class HostValues:
             self.parts.append(
                 UsableParts.made(group.free, group.whole, shapes.scale, eligible, admitted, group.shared)
             )
+            self._lone_parts.append(LoneParts.made(self.parts[-1]))
             kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
             self._kinds.append(kinds + group.whole @ of_whole)
         self._now = np.zeros(len(table.versions))
@@ -175,7 +196,8 @@ class HostValues:
         self._saved = min(self._saved + RENEWED, MOST_SAVED)
         is_new = costs is None
         if costs is None:
-            costs = KnownCosts(np.full(hosts, NO_WAY), np.ones(hosts, np.bool_), table.changes)
+            taken = self._taken_of_root(asked)
+            costs = KnownCosts(np.full(hosts, NO_WAY), np.ones(hosts, np.bool_), table.changes, taken)
             self._costs[asked] = costs
             while len(self._costs) > 1 and len(self._costs) * hosts > MOST_COSTS:
                 self._costs.popitem(last=False)
@@ -189,33 +211,75 @@ class HostValues:
             self._saved -= renewed.size
         for low in range(0, len(renewed), AT_ONCE):
             some = renewed[low : low + AT_ONCE]
-            costs.best[some] = self._computed(asked, some).round(DIGITS)
+            costs.best[some] = self._computed(asked, costs.taken, some).round(DIGITS)
         return costs.best.take(slots)
 
-    def _computed(self, asked: Shape, slots: Ints) -> Floats:
+    def _taken_of_root(self, asked: Shape) -> Floats | None:
+        """Return [c, 1]: what an instance takes of a host that is one provider; None if that depends."""
+        if not all(group.is_split for group in asked.groups):
+            return None
+        if not self.table.number.keys() >= asked.amounts.keys():
+            return None
+        taken = np.zeros((len(self.table.classes), 1))
+        for name, amount in asked.amounts.items():
+            taken[self.table.number[name]] = amount
+        return taken
+
+    def _computed(self, asked: Shape, taken: Floats | None, slots: Ints) -> Floats:
         assert self.table.layout is not None
         best = np.full(len(slots), NO_WAY)
         for number, here, hosts in self.table.layout.by_group(slots):
-            way_of, taken = self.ways(asked, number, hosts, self.parts[number].free[hosts])
-            slots_here = slots[here]
-            stale = np.flatnonzero(self._now_at[slots_here] != self.table.versions[slots_here])
-            # the values of changed hosts, and of all candidates
-            parts = self.parts[number].of(hosts[np.concatenate((stale, way_of))])
-            parts.free[stale.size :] -= taken
-            values = self.values_of(parts)
-            self._now[slots_here[stale]] = values[: stale.size]
-            self._now_at[slots_here[stale]] = self.table.versions[slots_here[stale]]
-            after = values[stale.size :]
-            if self._balance:
-                after = after + self._balance * parts.least_shares()[stale.size :]
-            costs = after - self._now[slots_here[way_of]]
-            if len(way_of) == len(hosts) and self.table.groups[number].rows.shape[1] == 1:
-                best[here] = costs
-                continue
-            found = np.full(len(hosts), NO_WAY)
-            np.maximum.at(found, way_of, costs)
-            best[here] = found
+            lone = self._lone_parts[number]
+            if self._lone is not None and lone is not None and taken is not None:
+                best[here] = self._computed_of_lone(number, self._lone, lone, taken, slots[here], hosts)
+            else:
+                best[here] = self._computed_of_trees(number, asked, slots[here], hosts)
         return best
+
+    def _computed_of_lone(
+        self, number: int, lone: LoneHosts, parts: LoneParts, taken: Floats, slots: Ints, hosts: Ints
+    ) -> Floats:
+        """Return what an instance costs on hosts that are one provider, whose only candidate takes `taken`."""
+        now = self.table.groups[number].free[hosts, 0].T
+        versions = self.table.versions.take(slots)
+        # no shape counts: all hosts have the value 0
+        stale = np.flatnonzero(self._now_at.take(slots) != versions) if lone.counts else slots[:0]
+        first = stale.size
+        # the changed hosts, and all hosts with the instance
+        free = np.empty((len(now), first + hosts.size))
+        free[:, :first] = now[:, stale]
+        np.subtract(now, parts.had(taken, hosts), out=free[:, first:])
+        these = parts.of(np.concatenate((hosts[stale], hosts)))
+        shares = these.shares(free)
+        found: Floats = np.zeros(hosts.size)
+        if lone.counts:
+            values = lone.values(free, shares, these.sizes)
+            changed = slots[stale]
+            self._now[changed] = values[:first]
+            self._now_at[changed] = versions[stale]
+            found = values[first:] - self._now.take(slots)
+        if self._balance:
+            found += self._balance * shares[:, first:].min(axis=0, initial=1.0)
+        return found
+
+    def _computed_of_trees(self, number: int, asked: Shape, slots: Ints, hosts: Ints) -> Floats:
+        way_of, taken = self.ways(asked, number, hosts, self.parts[number].free[hosts])
+        stale = np.flatnonzero(self._now_at[slots] != self.table.versions[slots])
+        # the values of changed hosts, and of all candidates
+        parts = self.parts[number].of(hosts[np.concatenate((stale, way_of))])
+        parts.free[stale.size :] -= taken
+        values = self.values_of(parts)
+        self._now[slots[stale]] = values[: stale.size]
+        self._now_at[slots[stale]] = self.table.versions[slots[stale]]
+        after = values[stale.size :]
+        if self._balance:
+            after = after + self._balance * parts.least_shares()[stale.size :]
+        costs = after - self._now[slots[way_of]]
+        if len(way_of) == len(hosts) and self.table.groups[number].rows.shape[1] == 1:
+            return costs
+        found = np.full(len(hosts), NO_WAY)
+        np.maximum.at(found, way_of, costs)
+        return found
 
     def values_of(self, parts: UsableParts) -> Floats:
         assert self._valued is not None
@@ -283,30 +347,29 @@ class HostValues:
         return [round(value, DIGITS) for value in values]
 
     def _of_lone(self, slot: int, root: FreeProvider, ways: Sequence[Candidate]) -> list[float]:
-        kind, number = self._lone_kind_of.get(slot) or self._lone_kind(slot), self.table.number
-        free = [max(root.free.get(name, 0), 0) for name in self.table.classes]
-        before, values = self._of_lone_state(kind, tuple(free)), []
+        kind = self._lone_kind_of.get(slot) or self._lone_kind(slot)
+        left, classes, counts = root.free, self.table.classes, self._lone is not None and self._lone.counts
+        free = tuple([max(left.get(name, 0), 0) for name in classes])
+        before, values = self._of_lone_state(kind, free) if counts else 0.0, []
         for way in ways:
-            after = list(free)
-            for name, amount in way.allocations.get(root.uuid, {}).items():
-                if name in number:
-                    after[number[name]] -= amount
-            value = self._of_lone_state(kind, tuple(after)) - before
+            asked = way.allocations.get(root.uuid, {})
+            after = tuple([has - asked.get(name, 0) for name, has in zip(classes, free, strict=True)])
+            value = self._of_lone_state(kind, after) - before if counts else 0.0
             if self._balance:
-                shares = [left * by for left, by in zip(after, kind.per_whole, strict=True) if by]
+                shares = [has * by for has, by in zip(after, kind.per_whole, strict=True) if by]
                 value += self._balance * min(shares, default=1.0)
             values.append(value)
         return values
 
     def _of_lone_state(self, kind: LoneKind, free: tuple[int, ...]) -> float:
+        states = self._states
         key = kind.number, free
-        known = self._states.get(key)
+        known = states.get(key)
         if known is None:
             assert self._lone is not None
-            if len(self._states) > MOST_STATES:
-                self._states.clear()
-            known = self._lone.value(free, kind.per_whole, kind.size, kind.shared)
-            self._states[key] = known
+            if len(states) > MOST_STATES:
+                states.clear()
+            known = states[key] = self._lone.value(free, kind.per_whole, kind.size, kind.shared)
         return known
 
     def _lone_kind(self, slot: int) -> LoneKind:
