@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bus.candidates import Floats, FreeProvider
 from bus.queries import Candidate
 from features.fragmentation.core.usable_hosts import UsableHosts
-from features.fragmentation.core.values import HostValues
+from features.fragmentation.core.values import HostValues, NextCosts
 from scheduler_worker.core.extension import (
     Alternative,
     MoreRules,
@@ -32,9 +32,14 @@ class CandidateValues:
 
     highest: Floats
     values: HostValues
+    next_costs: NextCosts | None
 
     def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
-        return self.values.of_ways(tree, ways)
+        return self.values.of_ways(tree, ways, self.next_costs)
+
+    def expect(self, indices: Sequence[int]) -> None:
+        if self.next_costs is not None:
+            self.next_costs.expect(indices)
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:
@@ -51,7 +56,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
         asked = shape_of(alternative.question)
         values.follow(view.providers(), view.demand, asked)
         slots = values.slots(view.positions())
-        return CandidateValues(values.best_of(asked, slots), values)
+        return CandidateValues(values.best_of(asked, slots), values, values.next_costs_of(asked, slots))
 
     def no_value(view: View, alternative: Alternative) -> Number:
         return 0.0

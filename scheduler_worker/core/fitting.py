@@ -13,6 +13,7 @@ from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import (
     Alternative,
+    ExpectingWayValues,
     HostFacts,
     Number,
     OneHost,
@@ -68,6 +69,7 @@ class WeighedWays:
         passing = highest if len(among) == hosts else highest[among]
         self._best = float(passing.max(initial=-MOST))
         self._values_of = guarded(f"the weigher {weigher.name}", values.of)
+        self.expect = values.expect if isinstance(values, ExpectingWayValues) else None
         lower = self._best - highest
         # what the best candidate of each host counts, before any host is chosen: an estimate
         self.estimates: Floats = 1.0 - lower / (weigher.half_at + np.abs(lower))
@@ -324,6 +326,12 @@ class FoundHosts:
     def _values_of(self, index: int, ways: Sequence[Candidate]) -> list[list[float]]:
         tree = self.search.tree(self.positions.item(index))
         return [weighed.of(tree, ways) for weighed in self.way_values]
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Tell the weighers of candidates which hosts will be chosen, the next one first."""
+        for weighed in self.way_values:
+            if weighed.expect is not None:
+                weighed.expect(indices)
 
     def values_of_best(self, index: int) -> tuple[float, ...]:
         """Return what a host's best candidate counts, in the order of `way_values`; 0 if none fits."""

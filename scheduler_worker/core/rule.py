@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -433,6 +433,16 @@ class WayValues(Protocol):
 
     def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
         """Return the value of each candidate of a host with these providers, the root first, as of now."""
+
+
+@runtime_checkable
+class ExpectingWayValues(WayValues, Protocol):
+    """Values that are computed faster for several hosts together."""
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Name the hosts for which `of` will be called, probably in this order, by their indices in
+        `highest`. Called after the first choice of a host for equal requests.
+        """
 
 
 # What an instance holds: each time the row of a provider in placement's index, a class and an amount.

@@ -7,6 +7,7 @@ arrays (`SlotArrays`), and a host with many devices does not widen those of the 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -60,6 +61,11 @@ class Layout:
             of_group[slots[here] - low, nth[here]] = children[here]
             rows.append(of_group)
         return cls(providers.layout, slot_at, first, tuple(rows))
+
+    @cached_property
+    def is_lone(self) -> bool:
+        """Return whether each host is one provider. Then slots have the order of the rows of the index."""
+        return len(self.rows) == 1 and self.rows[0].shape[1] == 1
 
     def by_group(self, slots: Ints) -> Iterator[tuple[int, Any, Ints]]:
         """Yield the number of each group with some of the slots, which of them are in it, and their numbers
@@ -188,6 +194,9 @@ class HostTable:
 
     def _slots(self, providers: ProviderArrays, rows: Ints) -> Ints:
         assert self.layout is not None
+        if self.layout.is_lone:
+            slots = self.layout.slot_at.take(rows)
+            return slots.compress(slots >= 0)
         roots = providers.host.take(rows)
         slots = self.layout.slot_at.take(roots[roots >= 0])
         slots = np.sort(slots[slots >= 0])

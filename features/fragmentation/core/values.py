@@ -5,7 +5,7 @@ changed, until the usual shapes change.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,8 @@ MOST_STATES = 20_000  # states of hosts whose values are kept
 # evaluations, until it is their turn or they are about to be chosen.
 RENEWED = 256
 MOST_SAVED = 100_000
+FIRST_NEXT = 16  # hosts for which `NextCosts` are computed at first
+NUMBERS_OF_NEXT = range(5)  # and after how many instances on each
 DIGITS = 9  # equal candidates have equal values, in whatever order their amounts were added
 NEVER = -1
 NO_WAY = -1e9  # for hosts on which no candidate was found: another search may find one
@@ -55,6 +57,45 @@ class KnownCosts:
             due = due.compress(renewed)
         self.pending[due] = False
         return due
+
+
+class NextCosts:
+    """What further instances of a shape cost on hosts that are one provider, after some are there. The
+    scheduler asks for it after each choice, and it is computed for several hosts together.
+    """
+
+    def __init__(self, values: "HostValues", asked: Shape, slots: Ints) -> None:
+        self._values = values
+        self._slots = slots  # of the hosts that the search found
+        self._expected: Ints = slots[:0]  # slots of hosts that are not computed yet
+        self._most = FIRST_NEXT
+        self._amounts = asked.amounts
+        self._taken = [self._amounts.get(name, 0) for name in values.table.classes]
+        self._counted = next((c for c, amount in enumerate(self._taken) if amount), None)
+        # slot → the free amounts, and by number of instances what one more costs
+        self._known: dict[int, tuple[list[float], list[float]]] = {}
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Name hosts that will be chosen, the next one first, by their indices among the found ones."""
+        self._expected = self._slots[np.array(indices, np.intp)]
+
+    def of(self, slot: int, root: FreeProvider, way: Candidate) -> float | None:
+        """Return the cost of a candidate on a host as it is now; None if it is not known."""
+        known = self._known.get(slot)
+        if known is None and self._expected.size:
+            some, self._expected = self._expected[: self._most], self._expected[self._most :]
+            self._most *= 2
+            self._known.update(self._values.next_costs(np.array(self._taken, np.float64), some))
+            known = self._known.get(slot)
+        if known is None or self._counted is None or way.allocations.get(root.uuid) != self._amounts:
+            return None
+        left, (first, costs), counted = root.free, known, self._counted
+        free = [left.get(name, 0) for name in self._values.table.classes]
+        several = (first[counted] - free[counted]) / self._taken[counted]
+        if several not in NUMBERS_OF_NEXT:
+            return None
+        then = [has - several * amount for has, amount in zip(first, self._taken, strict=True)]
+        return costs[int(several)] if then == free else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +303,31 @@ class HostValues:
             found += self._balance * shares[:, first:].min(axis=0, initial=1.0)
         return found
 
+    def next_costs(self, taken: Floats, slots: Ints) -> Iterator[tuple[int, tuple[list[float], list[float]]]]:
+        """Yield for hosts that are one provider, by slot: their free amounts, and what an instance that takes
+        some costs after each of NUMBERS_OF_NEXT.
+        """
+        assert self.table.layout is not None and self._lone is not None
+        several = np.arange(len(NUMBERS_OF_NEXT) + 1)
+        for number, here, hosts in self.table.layout.by_group(slots):
+            parts = self._lone_parts[number]
+            if parts is None:
+                continue
+            now = self.table.groups[number].free[hosts, 0]
+            free = (now.T[:, :, np.newaxis] - np.multiply.outer(taken, several)[:, np.newaxis]).reshape(
+                len(taken), -1
+            )
+            repeated = parts.of(np.repeat(hosts, several.size))
+            shares = repeated.shares(free)
+            values = self._lone.values(free, shares, repeated.sizes).reshape(hosts.size, -1)
+            costs = values[:, 1:] - values[:, :-1]
+            if self._balance:
+                least = shares.min(axis=0, initial=1.0).reshape(hosts.size, -1)
+                costs += self._balance * least[:, 1:]
+            yield from zip(
+                slots[here].tolist(), zip(now.tolist(), costs.tolist(), strict=True), strict=True
+            )
+
     def _computed_of_trees(self, number: int, asked: Shape, slots: Ints, hosts: Ints) -> Floats:
         way_of, taken = self.ways(asked, number, hosts, self.parts[number].free[hosts])
         stale = np.flatnonzero(self._now_at[slots] != self.table.versions[slots])
@@ -338,11 +404,24 @@ class HostValues:
 
     # The candidates of one host:
 
-    def of_ways(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
+    def next_costs_of(self, asked: Shape, slots: Ints) -> NextCosts | None:
+        """Return the costs of second instances on the hosts in these slots; None if they are as fast to
+        compute for each host alone.
+        """
+        counts = self._lone is not None and self._lone.counts
+        return NextCosts(self, asked, slots) if counts and self._costs[asked].taken is not None else None
+
+    def of_ways(
+        self, tree: Sequence[FreeProvider], ways: Sequence[Candidate], next_costs: NextCosts | None = None
+    ) -> list[float]:
         """Return the values of candidates on a host as it is now."""
         assert self.table.layout is not None
-        slot = int(self.table.layout.slot_at[tree[0].position])
+        slot = self.table.layout.slot_at.item(tree[0].position)
         is_lone = len(tree) == 1 and self._lone is not None
+        if is_lone and next_costs is not None and len(ways) == 1:
+            value = next_costs.of(slot, tree[0], ways[0])
+            if value is not None:
+                return [round(value, DIGITS)]
         values = self._of_lone(slot, tree[0], ways) if is_lone else self._of_tree(slot, tree, ways)
         return [round(value, DIGITS) for value in values]
 
