@@ -1,6 +1,6 @@
 """The weigher of the feature: it weighs the allocation candidates of all hosts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.candidates import Floats, FreeProvider
@@ -9,6 +9,7 @@ from features.fragmentation.core.usable_hosts import UsableHosts
 from features.fragmentation.core.values import HostValues, NextCosts
 from scheduler_worker.core.extension import (
     Alternative,
+    ExpectedValues,
     MoreRules,
     Number,
     PlacementProfile,
@@ -27,7 +28,7 @@ HALF = 0.1  # what counts half leaves this much less of use than the best, in av
 
 
 @dataclass(frozen=True)
-class CandidateValues:
+class CandidateValues(ExpectedValues):
     """The values of the candidates for one request; implements `WayValues`."""
 
     highest: Floats
@@ -35,11 +36,14 @@ class CandidateValues:
     next_costs: NextCosts | None
 
     def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
-        return self.values.of_ways(tree, ways, self.next_costs)
+        return self.values.of_ways(tree, ways)
 
-    def expect(self, indices: Sequence[int]) -> None:
+    def expect(self, indices: list[int]) -> None:
         if self.next_costs is not None:
             self.next_costs.expect(indices)
+
+    def of_expected(self, index: int, free: Mapping[str, int]) -> float | None:
+        return None if self.next_costs is None else self.next_costs.of(index, free)
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:

@@ -374,7 +374,8 @@ class Ranking:
         self._exact.add(index)
         facts, weights = found.read_again(index), self._weights
         if self.turns == 1 and weights.weighs_ways:
-            found.expect(order.foremost)
+            for weighed in found.way_values:
+                weighed.expect(order.foremost)
         values = recorder.values[index] = weights.read(index, facts)
         score = weights.worth(facts, values)
         order.move((order.tier(index), -score, found.chosen[index], its_tie, index))

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -435,13 +435,17 @@ class WayValues(Protocol):
         """Return the value of each candidate of a host with these providers, the root first, as of now."""
 
 
-@runtime_checkable
-class ExpectingWayValues(WayValues, Protocol):
-    """Values that are computed faster for several hosts together."""
+class ExpectedValues:
+    """A base of `WayValues` that are computed faster for several hosts together."""
 
-    def expect(self, indices: Sequence[int]) -> None:
-        """Name the hosts for which `of` will be called, probably in this order, by their indices in
+    def expect(self, indices: list[int]) -> None:
+        """Name the hosts whose values will be asked for, probably in this order, by their indices in
         `highest`. Called after the first choice of a host for equal requests.
+        """
+
+    def of_expected(self, index: int, free: Mapping[str, int]) -> float | None:
+        """Return the value of the only candidate of a host with these free amounts, which is on its root;
+        None if it was not computed: then `of` is called.
         """
 
 

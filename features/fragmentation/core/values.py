@@ -67,35 +67,45 @@ class NextCosts:
     def __init__(self, values: "HostValues", asked: Shape, slots: Ints) -> None:
         self._values = values
         self._slots = slots  # of the hosts that the search found
-        self._expected: Ints = slots[:0]  # slots of hosts that are not computed yet
+        self._expected: list[int] = []  # indices among the found hosts, which are not computed yet
         self._most = FIRST_NEXT
-        self._amounts = asked.amounts
-        self._taken = [self._amounts.get(name, 0) for name in values.table.classes]
-        self._counted = next((c for c, amount in enumerate(self._taken) if amount), None)
-        # slot → the free amounts, and by number of instances what one more costs
-        self._known: dict[int, tuple[list[float], list[float]]] = {}
+        amounts = asked.amounts
+        self._taken = [(name, amounts.get(name, 0)) for name in values.table.classes]
+        self._counted = next((taken for taken in self._taken if taken[1]), None)
+        # index of a host → its free amounts by class, and by number of instances what one more costs
+        self._known: dict[int, tuple[dict[str, float], list[float]]] = {}
 
-    def expect(self, indices: Sequence[int]) -> None:
+    def expect(self, indices: list[int]) -> None:
         """Name hosts that will be chosen, the next one first, by their indices among the found ones."""
-        self._expected = self._slots[np.array(indices, np.intp)]
+        self._expected = indices
 
-    def of(self, slot: int, root: FreeProvider, way: Candidate) -> float | None:
-        """Return the cost of a candidate on a host as it is now; None if it is not known."""
-        known = self._known.get(slot)
-        if known is None and self._expected.size:
+    def of(self, index: int, free: Mapping[str, int]) -> float | None:
+        """Return the cost of an instance on a host with these free amounts; None if it is not known."""
+        known = self._known.get(index)
+        if known is None:
+            if not self._expected:
+                return None
             some, self._expected = self._expected[: self._most], self._expected[self._most :]
             self._most *= 2
-            self._known.update(self._values.next_costs(np.array(self._taken, np.float64), some))
-            known = self._known.get(slot)
-        if known is None or self._counted is None or way.allocations.get(root.uuid) != self._amounts:
+            self._compute(some)
+            known = self._known.get(index)
+        if known is None or self._counted is None:
             return None
-        left, (first, costs), counted = root.free, known, self._counted
-        free = [left.get(name, 0) for name in self._values.table.classes]
-        several = (first[counted] - free[counted]) / self._taken[counted]
+        (first, costs), (name, amount) = known, self._counted
+        several = (first[name] - free.get(name, 0)) / amount
         if several not in NUMBERS_OF_NEXT:
             return None
-        then = [has - several * amount for has, amount in zip(first, self._taken, strict=True)]
-        return costs[int(several)] if then == free else None
+        for name, amount in self._taken:
+            if free.get(name, 0) != first[name] - several * amount:
+                return None
+        return costs[int(several)]
+
+    def _compute(self, indices: list[int]) -> None:
+        classes = self._values.table.classes
+        taken = np.array([amount for _, amount in self._taken], np.float64)
+        for nth, first, costs in self._values.next_costs(taken, self._slots[np.array(indices, np.intp)]):
+            for index, amounts, of_host in zip(nth.tolist(), first.tolist(), costs.tolist(), strict=True):
+                self._known[indices[index]] = dict(zip(classes, amounts, strict=True)), of_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +290,7 @@ class HostValues:
     def _computed_of_lone(
         self, number: int, lone: LoneHosts, parts: LoneParts, taken: Floats, slots: Ints, hosts: Ints
     ) -> Floats:
-        """Return what an instance costs on hosts that are one provider, whose only candidate takes `taken`."""
+        """Return what an instance that takes some amounts costs on hosts that are one provider."""
         now = self.table.groups[number].free[hosts, 0].T
         versions = self.table.versions.take(slots)
         # no shape counts: all hosts have the value 0
@@ -303,9 +313,9 @@ class HostValues:
             found += self._balance * shares[:, first:].min(axis=0, initial=1.0)
         return found
 
-    def next_costs(self, taken: Floats, slots: Ints) -> Iterator[tuple[int, tuple[list[float], list[float]]]]:
-        """Yield for hosts that are one provider, by slot: their free amounts, and what an instance that takes
-        some costs after each of NUMBERS_OF_NEXT.
+    def next_costs(self, taken: Floats, slots: Ints) -> Iterator[tuple[Ints, Floats, Floats]]:
+        """Yield for those hosts that are one provider: their numbers among `slots`, their free amounts, and
+        [h, n]: what an instance that takes some costs after each of NUMBERS_OF_NEXT.
         """
         assert self.table.layout is not None and self._lone is not None
         several = np.arange(len(NUMBERS_OF_NEXT) + 1)
@@ -314,9 +324,8 @@ class HostValues:
             if parts is None:
                 continue
             now = self.table.groups[number].free[hosts, 0]
-            free = (now.T[:, :, np.newaxis] - np.multiply.outer(taken, several)[:, np.newaxis]).reshape(
-                len(taken), -1
-            )
+            left = now.T[:, :, np.newaxis] - np.multiply.outer(taken, several)[:, np.newaxis]
+            free = left.reshape(len(taken), -1)
             repeated = parts.of(np.repeat(hosts, several.size))
             shares = repeated.shares(free)
             values = self._lone.values(free, shares, repeated.sizes).reshape(hosts.size, -1)
@@ -324,9 +333,7 @@ class HostValues:
             if self._balance:
                 least = shares.min(axis=0, initial=1.0).reshape(hosts.size, -1)
                 costs += self._balance * least[:, 1:]
-            yield from zip(
-                slots[here].tolist(), zip(now.tolist(), costs.tolist(), strict=True), strict=True
-            )
+            yield np.arange(slots.size)[here], now, costs.round(DIGITS)
 
     def _computed_of_trees(self, number: int, asked: Shape, slots: Ints, hosts: Ints) -> Floats:
         way_of, taken = self.ways(asked, number, hosts, self.parts[number].free[hosts])
@@ -411,17 +418,11 @@ class HostValues:
         counts = self._lone is not None and self._lone.counts
         return NextCosts(self, asked, slots) if counts and self._costs[asked].taken is not None else None
 
-    def of_ways(
-        self, tree: Sequence[FreeProvider], ways: Sequence[Candidate], next_costs: NextCosts | None = None
-    ) -> list[float]:
+    def of_ways(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
         """Return the values of candidates on a host as it is now."""
         assert self.table.layout is not None
         slot = self.table.layout.slot_at.item(tree[0].position)
         is_lone = len(tree) == 1 and self._lone is not None
-        if is_lone and next_costs is not None and len(ways) == 1:
-            value = next_costs.of(slot, tree[0], ways[0])
-            if value is not None:
-                return [round(value, DIGITS)]
         values = self._of_lone(slot, tree[0], ways) if is_lone else self._of_tree(slot, tree, ways)
         return [round(value, DIGITS) for value in values]
 
