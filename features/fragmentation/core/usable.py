@@ -27,6 +27,7 @@ UNLIMITED = 1e9
 AT_ONCE = 4096  # states of hosts whose values are computed together
 ROUNDING = 1e-9  # so that 3 × (1 ÷ 3) is one copy
 WHOLE = 0.5  # likewise, added to an amount, which is a whole number
+MOST_COLUMNS = 1024  # hosts whose copies are computed together
 MOST_AMOUNTS = 4096  # of each class, whose copies are remembered
 
 
@@ -339,6 +340,8 @@ class LoneHosts:
         self._limits = [(c, _as_slice(np.flatnonzero(asks[c])), rates[c, asks[c]]) for c in range(len(asks))]
         self._limits = [limit for limit in self._limits if limit[2].size]
         self._limits.sort(key=lambda limit: -limit[2].size)
+        # Large arrays that are allocated anew for each choice cost more than what is computed in them.
+        self._work: Floats = np.empty((2, len(self._weights) * MOST_COLUMNS))
         # by class: amount → how many copies of each shape it permits
         self._known: list[dict[float, Floats]] = [{} for _ in table.classes]
 
@@ -357,24 +360,30 @@ class LoneHosts:
         value[:] = self._of_unknown * sizes[0]
         for c in self._counted:
             value *= shares[c]
-        if self._weights.size:
-            value += self._weights @ self._copies(free)
+        for low in range(0, len(value) if self._weights.size else 0, MOST_COLUMNS):
+            some = slice(low, low + MOST_COLUMNS)
+            value[some] += self._weights @ self._copies(free[:, some])
         return value
 
     def _copies(self, free: Floats) -> Floats:
-        """Return [s, h]: how many instances of a shape fit, as `ShapeTable.copies`."""
+        """Return [s, h]: how many instances of a shape fit, as `ShapeTable.copies`. The array is valid until
+        the next call.
+        """
         free = free + WHOLE
-        found: Floats | None = None
-        for c, asking, rates in self._limits:
-            limits = np.multiply.outer(rates, free[c])
-            if found is None and len(rates) == self._weights.size:
-                found = limits
+        size = len(self._weights), free.shape[1]
+        found, limits = self._work[:, : size[0] * size[1]].reshape(2, *size)
+        if not self._limits or len(self._limits[0][2]) < size[0]:
+            found[:] = UNLIMITED
+        for nth, (c, asking, rates) in enumerate(self._limits):
+            if nth == 0 and len(rates) == size[0]:
+                np.multiply.outer(rates, free[c], out=found)
                 continue
-            if found is None:
-                found = np.full((self._weights.size, free.shape[1]), UNLIMITED)
-            found[asking] = np.minimum(found[asking], limits, out=limits)
-        if found is None:
-            return np.full((self._weights.size, free.shape[1]), UNLIMITED)
+            of_class = limits[: len(rates)]
+            np.multiply.outer(rates, free[c], out=of_class)
+            if isinstance(asking, slice):
+                np.minimum(found[asking], of_class, out=found[asking])
+            else:
+                found[asking] = np.minimum(found[asking], of_class)
         return np.floor(found, out=found)
 
     def value(
