@@ -86,6 +86,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
 # What the profile does, in the words of all documents.
 SPREADS = "spreads instances while much is free"
 KEEPS = "keeps hosts for usual requests that become scarce"
+FILLS = "uses small rests first once little is free"
 
 # A failed build, a preferred trait and a soft rule about groups count more than any value. The other
 # weighers decide between hosts whose values are nearly equal: 0.005 is half a thousandth of a host.
@@ -102,7 +103,9 @@ _MULTIPLIERS = {
     "image_cached": 0.005,
 }
 PROFILES = {
-    "balanced": PlacementProfile(says=f"{SPREADS}, and {KEEPS}", is_default=True, multipliers=_MULTIPLIERS),
+    "balanced": PlacementProfile(
+        says=f"{SPREADS}, {KEEPS}, and {FILLS}", is_default=True, multipliers=_MULTIPLIERS
+    ),
     "pack": PlacementProfile(
         says="places so that most remains usable for the usual requests",
         multipliers=_MULTIPLIERS,

@@ -1,4 +1,4 @@
-"""The table of what comes first, in the README of fragmentation: real choices for each pair of preferences."""
+"""The table of what comes first in the README of fragmentation: a real choice for each pair of rows."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -67,7 +67,7 @@ def groups_of(preferences: tuple[str, str]) -> list[ServerGroup]:
     for host, preference in enumerate(preferences):
         if preference in SOFT:
             member = provider_id(host if preference == "soft_affinity" else 1 - host)
-            members = {uid(9): (member,)}
+            members: dict[str, tuple[str, ...]] = {uid(9): (member,)}
             found.append(ServerGroup(id=GROUP, name="g", policy=SOFT[preference], members=members))
     return found
 
