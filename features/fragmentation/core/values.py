@@ -60,7 +60,7 @@ class KnownCosts:
 
 
 class NextCosts:
-    """What further instances of a shape cost on hosts that are one provider, after some are there. The
+    """The costs of further instances of a shape on hosts that are one provider, after some are there. The
     scheduler asks for it after each choice, and it is computed for several hosts together.
     """
 
