@@ -1,14 +1,15 @@
 """The weigher of the feature: it weighs the allocation candidates of all hosts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.candidates import Floats, FreeProvider
 from bus.queries import Candidate
 from features.fragmentation.core.usable_hosts import UsableHosts
-from features.fragmentation.core.values import HostValues
+from features.fragmentation.core.values import HostValues, NextCosts
 from scheduler_worker.core.extension import (
     Alternative,
+    ExpectedValues,
     MoreRules,
     Number,
     PlacementProfile,
@@ -27,14 +28,22 @@ HALF = 0.1  # what counts half leaves this much less of use than the best, in av
 
 
 @dataclass(frozen=True)
-class CandidateValues:
+class CandidateValues(ExpectedValues):
     """The values of the candidates for one request; implements `WayValues`."""
 
     highest: Floats
     values: HostValues
+    next_costs: NextCosts | None
 
     def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
         return self.values.of_ways(tree, ways)
+
+    def expect(self, indices: list[int]) -> None:
+        if self.next_costs is not None:
+            self.next_costs.expect(indices)
+
+    def of_expected(self, index: int, free: Mapping[str, int]) -> float | None:
+        return None if self.next_costs is None else self.next_costs.of(index, free)
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:
@@ -51,7 +60,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
         asked = shape_of(alternative.question)
         values.follow(view.providers(), view.demand, asked)
         slots = values.slots(view.positions())
-        return CandidateValues(values.best_of(asked, slots), values)
+        return CandidateValues(values.best_of(asked, slots), values, values.next_costs_of(asked, slots))
 
     def no_value(view: View, alternative: Alternative) -> Number:
         return 0.0
@@ -77,6 +86,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
 # What the profile does, in the words of all documents.
 SPREADS = "spreads instances while much is free"
 KEEPS = "keeps hosts for usual requests that become scarce"
+FILLS = "uses small rests first once little is free"
 
 # A failed build, a preferred trait and a soft rule about groups count more than any value. The other
 # weighers decide between hosts whose values are nearly equal: 0.005 is half a thousandth of a host.
@@ -93,7 +103,9 @@ _MULTIPLIERS = {
     "image_cached": 0.005,
 }
 PROFILES = {
-    "balanced": PlacementProfile(says=f"{SPREADS}, and {KEEPS}", is_default=True, multipliers=_MULTIPLIERS),
+    "balanced": PlacementProfile(
+        says=f"{SPREADS}, {KEEPS}, and {FILLS}", is_default=True, multipliers=_MULTIPLIERS
+    ),
     "pack": PlacementProfile(
         says="places so that most remains usable for the usual requests",
         multipliers=_MULTIPLIERS,

@@ -13,6 +13,7 @@ from scheduler_worker.core.request import RequestReader, nearest
 from scheduler_worker.core.rule import (
     AlteredHost,
     Alternative,
+    ExpectedValues,
     Held,
     HostFacts,
     Number,

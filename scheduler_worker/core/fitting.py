@@ -13,6 +13,7 @@ from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import (
     Alternative,
+    ExpectedValues,
     HostFacts,
     Number,
     OneHost,
@@ -68,6 +69,7 @@ class WeighedWays:
         passing = highest if len(among) == hosts else highest[among]
         self._best = float(passing.max(initial=-MOST))
         self._values_of = guarded(f"the weigher {weigher.name}", values.of)
+        self._expected = values if isinstance(values, ExpectedValues) else ExpectedValues()
         lower = self._best - highest
         # what the best candidate of each host counts, before any host is chosen: an estimate
         self.estimates: Floats = 1.0 - lower / (weigher.half_at + np.abs(lower))
@@ -75,6 +77,15 @@ class WeighedWays:
     def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
         """Return what the candidates of a host count, as of now."""
         return [self._counts(value) for value in self._values_of(tree, ways)]
+
+    def expect(self, indices: list[int]) -> None:
+        """Name the hosts that will be chosen, the next one first."""
+        self._expected.expect(indices)
+
+    def of_expected(self, index: int, free: Mapping[str, int]) -> float | None:
+        """Return what the only candidate of a host counts, as `ExpectedValues.of_expected` says."""
+        value = self._expected.of_expected(index, free)
+        return None if value is None else self._counts(value)
 
     def _counts(self, value: float) -> float:
         """Return how much a value counts: 1 for the best, less for lower ones, 0 or 2 for infinite ones."""
@@ -327,6 +338,9 @@ class FoundHosts:
 
     def values_of_best(self, index: int) -> tuple[float, ...]:
         """Return what a host's best candidate counts, in the order of `way_values`; 0 if none fits."""
+        expected = None if self._within else self._expected_values(index)
+        if expected is not None:
+            return expected
         ways = self.ways(index, 1)
         if not ways:
             return (0.0,) * len(self.way_values)
@@ -335,6 +349,21 @@ class FoundHosts:
             values = self._values_of(index, ways)
             known = self._values_of_best[index] = tuple([of_weigher[0] for of_weigher in values])
         return known
+
+    def _expected_values(self, index: int) -> tuple[float, ...] | None:
+        """Return the values of a host's only candidate if all weighers have computed it before."""
+        free, found = self.facts(index).free, list[float]()
+        for weighed in self.way_values:
+            value = weighed.of_expected(index, free)
+            if value is None:
+                return None
+            found.append(value)
+        fits = all(free.get(name, 0) >= amount for name, amount in self._asked.items())
+        return tuple(found) if fits else (0.0,) * len(found)
+
+    @cached_property
+    def _asked(self) -> Mapping[str, int]:
+        return self.alternative.asked
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:

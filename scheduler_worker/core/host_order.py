@@ -101,6 +101,13 @@ class HostOrder:
         """Return the tier of a host: hosts of a lower tier are chosen first."""
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
+    @property
+    def foremost(self) -> list[int]:
+        """Return the indices of the hosts that were sorted so far, best first, by their scores before any
+        choice.
+        """
+        return [entry[-1] for entry in self._sorted]
+
     def pop(self, *, only_examined: bool = False) -> Entry | None:
         """Remove and return the best host. `only_examined`: of those that were returned or moved before."""
         while True:

@@ -373,6 +373,9 @@ class Ranking:
         recorder.hosts.pop(index, None)
         self._exact.add(index)
         facts, weights = found.read_again(index), self._weights
+        if self.turns == 1 and weights.weighs_ways:
+            for weighed in found.way_values:
+                weighed.expect(order.foremost)
         values = recorder.values[index] = weights.read(index, facts)
         score = weights.worth(facts, values)
         order.move((order.tier(index), -score, found.chosen[index], its_tie, index))

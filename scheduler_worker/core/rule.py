@@ -435,6 +435,20 @@ class WayValues(Protocol):
         """Return the value of each candidate of a host with these providers, the root first, as of now."""
 
 
+class ExpectedValues:
+    """A base of `WayValues` that are computed faster for several hosts together."""
+
+    def expect(self, indices: list[int]) -> None:
+        """Name the hosts whose values will be asked for, probably in this order, by their indices in
+        `highest`. Called after the first choice of a host for equal requests.
+        """
+
+    def of_expected(self, index: int, free: Mapping[str, int]) -> float | None:
+        """Return the value of the only candidate of a host with these free amounts, which is on its root;
+        None if it was not computed: then `of` is called.
+        """
+
+
 # What an instance holds: each time the row of a provider in placement's index, a class and an amount.
 Held = tuple[tuple[int, str, int], ...]
 

@@ -7,6 +7,7 @@ arrays (`SlotArrays`), and a host with many devices does not widen those of the 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -60,6 +61,11 @@ class Layout:
             of_group[slots[here] - low, nth[here]] = children[here]
             rows.append(of_group)
         return cls(providers.layout, slot_at, first, tuple(rows))
+
+    @cached_property
+    def is_lone(self) -> bool:
+        """Return whether each host is one provider. Then slots have the order of the rows of the index."""
+        return len(self.rows) == 1 and self.rows[0].shape[1] == 1
 
     def by_group(self, slots: Ints) -> Iterator[tuple[int, Any, Ints]]:
         """Yield the number of each group with some of the slots, which of them are in it, and their numbers
@@ -127,6 +133,12 @@ class HostTable:
                 self._masks[trait] = providers.has(trait).copy()
                 for group in self.groups:
                     group.traits[trait] = _having(group.rows, self._masks[trait])
+        self.follow_amounts(providers)
+
+    def follow_amounts(self, providers: ProviderArrays) -> None:
+        """Take over the present amounts of the classes, and who has the traits, of the last call of `follow`.
+        The providers of hosts must be those of that time.
+        """
         reshaped = self._shaped != providers.shaped
         rows = None if reshaped else providers.used_since(self._uses)
         self._uses = providers.uses
@@ -146,10 +158,12 @@ class HostTable:
 
     def _copy_free(self, providers: ProviderArrays, rows: Ints) -> Ints:
         """Copy the present free amounts of some rows, and return the rows whose amounts have changed."""
+        if not rows.size:
+            return rows
         now = np.array([_column(providers, name).take(rows) for name in self.classes]).T
-        changed: Ints = rows.compress((now != self._free[rows]).any(axis=1))
+        differs = (now != self._free.take(rows, axis=0)).any(axis=1)
         self._free[rows] = now
-        return changed
+        return rows.compress(differs)
 
     def _reshape(self, providers: ProviderArrays) -> Ints:
         """Copy the present capacities and traits, and return the rows in which they have changed."""
@@ -180,9 +194,14 @@ class HostTable:
 
     def _slots(self, providers: ProviderArrays, rows: Ints) -> Ints:
         assert self.layout is not None
+        if self.layout.is_lone:
+            slots = self.layout.slot_at.take(rows)
+            return slots.compress(slots >= 0)
         roots = providers.host.take(rows)
         slots = self.layout.slot_at.take(roots[roots >= 0])
-        return np.unique(slots[slots >= 0])
+        slots = np.sort(slots[slots >= 0])
+        # as np.unique, which takes longer for the few hosts of one choice
+        return slots[np.diff(slots, prepend=NO_HOST) > 0]
 
     def _take_over(self, slots: Ints) -> None:
         """Take over the present free amounts of some hosts."""

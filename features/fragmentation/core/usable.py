@@ -10,6 +10,8 @@ copies of the shape could use until one resource runs out. To this is added:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,9 @@ OF_UNKNOWN = float(UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM)
 UNLIMITED = 1e9
 AT_ONCE = 4096  # states of hosts whose values are computed together
 ROUNDING = 1e-9  # so that 3 × (1 ÷ 3) is one copy
+WHOLE = 0.5  # likewise, added to an amount, which is a whole number
+MOST_COLUMNS = 1024  # hosts whose copies are computed together
+MOST_AMOUNTS = 4096  # of each class, whose copies are remembered
 
 
 @dataclass(eq=False)
@@ -276,27 +281,110 @@ class ShapeTable:
         return found
 
 
-class LoneHosts:
-    """The values of hosts that are one provider, each computed alone: faster than arrays for one host.
+@dataclass(frozen=True, eq=False)
+class LoneParts:
+    """The amounts of hosts that are one provider, by class: arrays with one column if all hosts are equal."""
 
-    The results are those of `ShapeTable.values`. Only for shapes without groups for single providers and
-    without traits.
+    per_whole: Floats  # [c, h] as in `UsableParts`, and so on
+    lacks: Floats | None  # None: no host lacks a class
+    sizes: Floats  # [1, h]
+
+    @classmethod
+    def made(cls, parts: UsableParts) -> "LoneParts | None":
+        """Return the amounts of hosts; None if they have several providers, or use pools."""
+        if parts.free.shape[1] != 1 or parts.shared is not None:
+            return None
+        lacks = parts.lacks[:, 0].T
+        return cls(
+            _once_if_equal(parts.per_whole[:, 0].T),
+            _once_if_equal(lacks) if lacks.any() else None,
+            _once_if_equal(parts.sizes[np.newaxis]),
+        )
+
+    def of(self, hosts: Ints) -> "LoneParts":
+        """Return some of the hosts, perhaps repeatedly."""
+        return LoneParts(
+            _columns_of(self.per_whole, hosts),
+            None if self.lacks is None else _columns_of(self.lacks, hosts),
+            _columns_of(self.sizes, hosts),
+        )
+
+    def had(self, amounts: Floats, hosts: Ints) -> Floats:
+        """Return those of some amounts [c, 1] whose class some hosts have; 0 for the others."""
+        return amounts if self.lacks is None else amounts * (1.0 - _columns_of(self.lacks, hosts))
+
+    def shares(self, free: Floats) -> Floats:
+        """Return [c, h]: the free share of each class; 1 for a class that a host lacks."""
+        found = free * self.per_whole
+        return found if self.lacks is None else found + self.lacks
+
+
+class LoneHosts:
+    """Values hosts that are one provider in fewer steps than `ShapeTable.values`, with the same results.
+
+    Only for shapes without groups for single providers and without traits.
     """
 
     def __init__(self, table: ShapeTable) -> None:
-        shapes, classes = len(table.weights), len(table.classes)
-        self._weights = table.weights
-        self._rates: Floats = np.zeros((classes, shapes))  # 1 ÷ amounts
-        self._unasked: Floats = np.full((classes, shapes), UNLIMITED)  # 0 where a shape asks for a class
+        asks = np.zeros((len(table.classes), len(table.weights)), np.bool_)
+        rates = np.zeros(asks.shape)
         for c, (asking, per_amount) in enumerate(table.split):
-            self._rates[c, asking] = per_amount
-            self._unasked[c, asking] = 0.0
+            asks[c, asking], rates[c, asking] = True, per_amount
+        # so that the shapes that ask for a class follow each other, if only one class is not asked by all
+        order = np.lexsort(asks)
+        asks, rates = asks[:, order], rates[:, order]
+        self._weights = table.weights[order]
         self._of_unknown = table.of_unknown
         self._counted = [c for c, by in enumerate(table.scale.tolist()) if by]
+        # each: a class, the shapes that ask for it, and 1 ÷ their amounts
+        self._limits = [(c, _as_slice(np.flatnonzero(asks[c])), rates[c, asks[c]]) for c in range(len(asks))]
+        self._limits = [limit for limit in self._limits if limit[2].size]
+        self._limits.sort(key=lambda limit: -limit[2].size)
+        # Large arrays that are allocated anew for each choice cost more than what is computed in them.
+        self._work: Floats = np.empty((2, len(self._weights) * MOST_COLUMNS))
+        # by class: amount → how many copies of each shape it permits
+        self._known: list[dict[float, Floats]] = [{} for _ in table.classes]
 
     @staticmethod
     def can_value(table: ShapeTable) -> bool:
         return not table.needs and not table.is_selective
+
+    @cached_property
+    def counts(self) -> bool:
+        """Return whether any shape counts; if not, all hosts have the value 0."""
+        return bool(self._weights.size or self._of_unknown)
+
+    def values(self, free: Floats, shares: Floats, sizes: Floats) -> Floats:
+        """Return the values of hosts, given [c, h]: their amounts, and `LoneParts.shares`."""
+        value: Floats = np.empty(free.shape[1])
+        value[:] = self._of_unknown * sizes[0]
+        for c in self._counted:
+            value *= shares[c]
+        for low in range(0, len(value) if self._weights.size else 0, MOST_COLUMNS):
+            some = slice(low, low + MOST_COLUMNS)
+            value[some] += self._weights @ self._copies(free[:, some])
+        return value
+
+    def _copies(self, free: Floats) -> Floats:
+        """Return [s, h]: how many instances of a shape fit, as `ShapeTable.copies`. The array is valid until
+        the next call.
+        """
+        free = free + WHOLE
+        size = len(self._weights), free.shape[1]
+        found, limits = self._work[:, : size[0] * size[1]].reshape(2, *size)
+        if not self._limits or len(self._limits[0][2]) < size[0]:
+            found[:] = UNLIMITED
+        for nth, (c, asking, rates) in enumerate(self._limits):
+            if nth == 0 and len(rates) == size[0]:
+                np.multiply.outer(rates, free[c], out=found)
+                continue
+            of_class = limits[: len(rates)]
+            np.multiply.outer(rates, free[c], out=of_class)
+            if isinstance(asking, slice):
+                np.minimum(found[asking], of_class, out=found[asking])
+            else:
+                found[asking] = np.minimum(found[asking], of_class)
+        return np.floor(found, out=found)
 
     def value(
         self, free: Sequence[float], per_whole: Sequence[float], size: float, shared: Sequence[int] = ()
@@ -308,16 +396,45 @@ class LoneHosts:
         of_unknown = self._of_unknown * size
         if not self._weights.size:
             return of_unknown
-        copies: Floats = self._rates * np.array(free, np.float64)[:, np.newaxis]
-        copies += self._unasked
+        copies: Floats | None = None
+        for c, _, _ in self._limits:
+            if c not in shared:
+                limit = self._known[c].get(free[c])
+                limit = self._limit(c, free[c]) if limit is None else limit
+                copies = limit if copies is None else np.minimum(copies, limit)
+        if copies is None:
+            return of_unknown
         if shared:
-            copies[list(shared)] = UNLIMITED
-        copies = copies.min(axis=0)
-        copies += ROUNDING
-        np.floor(copies, out=copies)
-        if shared:
-            copies[copies >= UNLIMITED] = 0.0
+            copies = np.where(copies >= UNLIMITED, 0.0, copies)
         return float(self._weights @ copies) + of_unknown
+
+    def _limit(self, c: int, amount: float) -> Floats:
+        """Return by shape how many copies an amount of a class permits."""
+        known = self._known[c]
+        if len(known) >= MOST_AMOUNTS:
+            known.clear()
+        _, asking, rates = next(limit for limit in self._limits if limit[0] == c)
+        found = known[amount] = np.full(self._weights.size, UNLIMITED)
+        found[asking] = np.floor(rates * (amount + WHOLE))
+        return found
+
+
+def _once_if_equal(by_class: Floats) -> Floats:
+    """Return [c, h] as an array with one column if all columns are equal."""
+    if by_class.size and (by_class == by_class[:, :1]).all():
+        return by_class[:, :1].copy()
+    return np.ascontiguousarray(by_class)
+
+
+def _columns_of(by_class: Floats, hosts: Ints) -> Floats:
+    return by_class if by_class.shape[1] == 1 else by_class.take(hosts, axis=1)
+
+
+def _as_slice(numbers: Ints) -> Any:
+    """Return numbers that follow each other as a slice, which NumPy reads without a copy."""
+    if numbers.size and numbers[-1] - numbers[0] == numbers.size - 1:
+        return slice(int(numbers[0]), int(numbers[-1]) + 1)
+    return numbers
 
 
 def copies_apart(units: Floats, count: int) -> Floats:

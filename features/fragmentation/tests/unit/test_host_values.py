@@ -157,3 +157,33 @@ def test_a_rare_class_that_is_used_up_does_not_end_the_spreading() -> None:
     values.follow(found.providers(), usual, shape_of(ASKED))
     (cost,) = values.best_of(shape_of(ASKED), values.slots(found.positions))
     assert cost == pytest.approx(0.02 * 0.99)  # the least free share after it; nothing else counts
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.02])
+def test_costs_of_further_instances_are_those_of_the_host_with_the_first_ones(spread: float) -> None:
+    chance = Random(3)
+    amounts = {"VCPU": 2, "MEMORY_MB": 5}
+    query = FindCandidates(groups=(ResourceGroup(resources=amounts),))
+    used = [{"VCPU": chance.randrange(9), "MEMORY_MB": chance.randrange(20)} for _ in range(30)]
+    hosts = [tree(state(n, None, {"VCPU": 32, "MEMORY_MB": 64}, used[n])) for n in range(30)]
+    found, values = IndexedSource(FilledMemory(an_index(hosts))).search(query), HostValues(spread)
+    shape = shape_of(query)
+    usual = (shape, shape_of(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 7, "MEMORY_MB": 20}),))))
+    values.follow(found.providers(), UsualShapes(usual, (0.5, 0.5), 1), shape)
+    if values.scarcity is not None:
+        values.scarcity.of_shapes, values.scarcity.overall = np.array([0.4, 0.9]), 0.6
+        values._value_by_scarcity()
+    slots = values.slots(found.positions)
+    values.best_of(shape, slots)
+    costs = values.next_costs_of(shape, slots)
+    assert costs is not None
+    assert costs.of(0, {}) is None  # nothing is expected yet
+    costs.expect(list(range(slots.size)))
+    for index, position in enumerate(found.positions.tolist()):
+        (provider,), (way,) = found.tree(position), found.ways(position, 1)
+        for several in range(6):
+            free = {name: left - several * amounts[name] for name, left in provider.free.items()}
+            cost = costs.of(index, free)
+            assert (cost is None) == (several == 5)
+            if cost is not None and min(left - amounts[name] for name, left in free.items()) >= 0:
+                assert [cost] == values.of_ways((provider._replace(free=free),), (way,))

@@ -1,6 +1,9 @@
 """The profile `balanced`: what it says is what it chooses, on an empty cloud, a scarce one and a full one."""
 
+import json
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,13 +17,11 @@ from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
 from features.fragmentation.core.scarcity import needs_parts
-from features.fragmentation.filters import KEEPS, SPREADS
 from scheduler_worker.core.extension import shape_of
-from scheduler_worker.extension import PROFILES
+from tests.support.command_line import typed
 from tests.support.ids import uid
 
 ROOT = Path(__file__).parents[4]
-SAYS = {"spreads instances while much is free": ROOT / "features/fragmentation/README.md"}
 HOST = HostSpec({"VCPU": 16, "MEMORY_MB": 64})
 SMALL = Asked(Flavor(name="small", vcpus=1, memory_mb=4))
 LARGE = Asked(Flavor(name="large", vcpus=8, memory_mb=32))
@@ -68,31 +69,46 @@ def cloud() -> Iterator[CloudOfEqualHosts]:
     opened.close()
 
 
-def test_while_much_is_free_each_instance_gets_an_empty_host(cloud: CloudOfEqualHosts) -> None:
-    assert {cloud.place(LARGE)[0] for _ in range(3)} | {cloud.place(SMALL)[0] for _ in range(3)} == {
-        *range(6)
-    }
-
-
-def test_when_large_shapes_are_scarce_small_ones_go_where_no_large_one_fits(cloud: CloudOfEqualHosts) -> None:
-    cloud.use((10, 10, 10, 10, 8, 8))
-    assert {cloud.place(SMALL)[0] for _ in range(12)} <= {0, 1, 2, 3}  # hosts 4 and 5 are emptier
-
-
-def test_in_a_full_cloud_the_smallest_rest_is_used_first(cloud: CloudOfEqualHosts) -> None:
-    cloud.use((15, 16, 16, 16, 16, 8))
-    assert cloud.place(SMALL)[0] == 0
-
-
 def test_a_boot_for_each_host_of_an_empty_cloud_uses_all_hosts() -> None:
     found = nearly_empty(in_memory("balanced"), 1)
     assert (found["hosts used"], found["lost with one host"]) == (100, 1)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The hosts, by number, that small instances must get if some processors of each host are used."""
+
+    used: tuple[int, ...]
+    instances: int
+    hosts: set[int]
+
+
+CHOICES = {
+    "spreads instances while much is free": Choice((0, 0, 0, 0, 0, 0), 6, {0, 1, 2, 3, 4, 5}),
+    # a large instance fits only on hosts 4 and 5
+    "keeps hosts for usual requests that become scarce": Choice((10, 10, 10, 10, 8, 8), 24, {0, 1, 2, 3}),
+    "uses small rests first once little is free": Choice((15, 16, 16, 16, 16, 8), 1, {0}),
+}
+
+
+def text_of(document: str) -> str:
+    if document == "berth rules":
+        rules = json.loads(typed("rules", "--json").output)
+        return f"balanced {rules['profiles']['balanced']}"
+    return (ROOT / document).read_text("utf-8")
+
+
 @pytest.mark.parametrize("document", ["features/fragmentation/README.md", "docs/scheduler.md", "berth rules"])
-def test_documents_and_the_profile_say_the_same(document: str) -> None:
-    text = PROFILES["balanced"].says if document == "berth rules" else (ROOT / document).read_text("utf-8")
-    assert f"{SPREADS}, and {KEEPS}" in " ".join(text.split())
+def test_documents_say_what_is_chosen(document: str) -> None:
+    (sentence,) = re.findall(r"balanced`? (spreads [\w, ]+)", " ".join(text_of(document).split()))
+    assert re.split(", and |, ", sentence.strip()) == [*CHOICES]
+
+
+@pytest.mark.parametrize("said", CHOICES)
+def test_small_instances_get_the_hosts_that_documents_say(said: str, cloud: CloudOfEqualHosts) -> None:
+    choice = CHOICES[said]
+    cloud.use(choice.used)
+    assert {cloud.place(SMALL)[0] for _ in range(choice.instances)} == choice.hosts
 
 
 def test_the_scarcest_shape_is_named_once_one_is_scarce(cloud: CloudOfEqualHosts) -> None:

@@ -11,6 +11,7 @@ from features.fragmentation.core.usable import (
     UNKNOWN,
     USED_BY_RANDOM,
     LoneHosts,
+    LoneParts,
     ShapeTable,
     UsableParts,
     copies_apart,
@@ -138,3 +139,8 @@ def test_a_host_of_one_provider_has_the_same_value_computed_alone(seed: int) -> 
         pooled = np.flatnonzero(shared[0]).tolist()
         of_one = lone.value(free[0, 0].tolist(), host.per_whole[0, 0].tolist(), float(host.sizes[0]), pooled)
         assert of_one == pytest.approx(shapes.values(host)[0])
+        parts = LoneParts.made(host)
+        assert (parts is None) == bool(pooled)
+        if parts is not None:
+            in_array = lone.values(free[:, 0].T, parts.shares(free[:, 0].T), parts.sizes)
+            assert in_array == pytest.approx(shapes.values(host))

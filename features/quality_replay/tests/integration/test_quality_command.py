@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from berth.kit import BadSetting, BootOptions, boot_request, publish
 from bus.errors import OperationRefused
+from features.quality_replay.period import PeriodOutcome
 from scheduler_worker.extension import PROFILES
 from tests.support.command_line import CommandLine
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
@@ -41,7 +43,14 @@ async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: Li
     await berth("boot", *WHOLE, "--wait", ends=1)  # the other hosts are half full
     await berth("delete", build, "--wait")  # too late for the refused one
     found = json.loads(await berth("quality", "--from-history", *PACKING, "--json"))
+    assert found.keys() == {"from", "to", "at_begin", "outcomes", "notes"}
+    assert found["from"] < found["to"] and found["at_begin"] == 0
     recorded, in_force, pack = found["outcomes"].values()
+    figures = {each.name for each in fields(PeriodOutcome)}
+    assert [each.keys() for each in (recorded, in_force, pack)] == [figures] * 3
+    assert [each["hosts"] for each in (recorded, in_force, pack)] == [3, 3, 3]
+    assert all(each["mean_hosts"] <= each["most_hosts"] for each in (recorded, in_force, pack))
+    assert {*recorded["fits"]} == {*in_force["fits"]} == {*pack["fits"]} == {"half", "whole"}
     changed = "spread with weights.ram=-1 weights.cpu=-1"
     assert list(found["outcomes"]) == ["as recorded", "spread (in force)", changed]
     assert [each["requested"] for each in (recorded, in_force, pack)] == [5, 5, 5]
