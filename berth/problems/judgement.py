@@ -69,7 +69,7 @@ class RestartFact(msgspec.Struct, frozen=True):
     at: float
 
 
-class StuckNode(msgspec.Struct, frozen=True):
+class FailedNode(msgspec.Struct, frozen=True):
     """An Ironic node in a state in which Ironic waits for an operator."""
 
     name: str
@@ -91,7 +91,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     restarts: tuple[RestartFact, ...] = ()
     ends: Mapping[str, tuple[int, int]] = {}  # cell → failed builds, and ended ones
     refused: int = 0  # builds without a host
-    stuck_nodes: tuple[StuckNode, ...] = ()
+    stuck_nodes: tuple[FailedNode, ...] = ()
     ironic: str = ""  # why Ironic's API cannot be read
 
 
@@ -261,7 +261,7 @@ def _cells(facts: Facts) -> Iterator[KnownProblem]:
 def _ironic(facts: Facts) -> Iterator[KnownProblem]:
     if facts.ironic:
         yield kinds.IRONIC_UNREACHABLE.problem("Ironic", why=facts.ironic.rstrip("."))
-    by_state: dict[str, list[StuckNode]] = {}
+    by_state: dict[str, list[FailedNode]] = {}
     for node in facts.stuck_nodes:
         by_state.setdefault(node.state, []).append(node)
     for state, nodes in sorted(by_state.items()):

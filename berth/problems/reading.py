@@ -20,10 +20,10 @@ from berth.problems.judgement import (
     RESTART_SECONDS,
     ClosedHost,
     Facts,
+    FailedNode,
     LettersFact,
     QueueFact,
     RestartFact,
-    StuckNode,
     WorkerFact,
     problems_of,
 )
@@ -368,7 +368,7 @@ class _Reading:
 
     # Ironic
 
-    async def _stuck_nodes(self) -> tuple[list[StuckNode], str]:
+    async def _stuck_nodes(self) -> tuple[list[FailedNode], str]:
         """Return the nodes for which Ironic waits for an operator, and why Ironic cannot be read, or ""."""
         if not self._settings.ironic.is_read:
             return [], ""
@@ -385,10 +385,10 @@ class _Reading:
         return [node for nodes in found for node in nodes], ""
 
 
-async def _in_state(api: Any, state: str) -> list[StuckNode]:
+async def _in_state(api: Any, state: str) -> list[FailedNode]:
     fields = ("uuid", "name", "provision_state", "provision_updated_at")
     return [
-        StuckNode(printable(str(node.get("name") or node["uuid"])), state, _moment(node))
+        FailedNode(printable(str(node.get("name") or node["uuid"])), state, _moment(node))
         async for page in api.nodes(fields=fields, provision_state=state)
         for node in page
         if node.get("provision_state") == state
