@@ -36,11 +36,12 @@ _SLOW_SECONDS = 2.0  # then a note says which broker does not answer
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
-def console(file: IO[str], piped_width: int = _PIPED_WIDTH) -> Console:
+def console(file: IO[str], width: int | None = None) -> Console:
     """Return a console that wraps no lines: terminals wrap lines themselves, and pipes need whole lines.
-    `piped_width`: columns of a table outside of a terminal.
+    `width`: columns of a table; None: those of the terminal or of the variable COLUMNS, else 200.
     """
-    width = None if file.isatty() or os.environ.get("COLUMNS") else piped_width
+    if width is None and not (file.isatty() or os.environ.get("COLUMNS")):
+        width = _PIPED_WIDTH
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
 

@@ -115,11 +115,8 @@ DEPLOYED = frozenset({
     "servicing", "service wait", "service hold", "service failed",
 })  # fmt: skip
 CLEANING = frozenset({"deleting", "cleaning", "clean wait", "clean hold", "clean failed"})
-# Ironic waits for an operator.
-FAILED = frozenset({
-    "error", "inspect failed", "adopt failed", "clean failed", "deploy failed", "rescue failed",
-    "unrescue failed", "service failed",
-})  # fmt: skip
+# Ironic waits for an operator, and the node has no instance that runs.
+FAILED = frozenset({"error", "inspect failed", "adopt failed", "clean failed", "deploy failed"})
 UNDEPLOYABLE = frozenset({
     "active", "deploy failed", "wait call-back", "error", "rescue", "rescue wait", "rescue failed",
     "unrescue failed", "service wait", "service failed",

@@ -75,7 +75,7 @@ def test_a_boot_for_each_host_of_an_empty_cloud_uses_all_hosts() -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DocumentedChoice:
     """The hosts, by number, that small instances must get if some processors of each host are used."""
 
     used: tuple[int, ...]
@@ -84,10 +84,12 @@ class Choice:
 
 
 CHOICES = {
-    "spreads instances while much is free": Choice((0, 0, 0, 0, 0, 0), 6, {0, 1, 2, 3, 4, 5}),
+    "spreads instances while much is free": DocumentedChoice((0, 0, 0, 0, 0, 0), 6, {0, 1, 2, 3, 4, 5}),
     # a large instance fits only on hosts 4 and 5
-    "keeps hosts for usual requests that become scarce": Choice((10, 10, 10, 10, 8, 8), 24, {0, 1, 2, 3}),
-    "uses small rests first once little is free": Choice((15, 16, 16, 16, 16, 8), 1, {0}),
+    "keeps hosts for usual requests that become scarce": DocumentedChoice(
+        (10, 10, 10, 10, 8, 8), 24, {0, 1, 2, 3}
+    ),
+    "uses small rests first once little is free": DocumentedChoice((15, 16, 16, 16, 16, 8), 1, {0}),
 }
 
 
