@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from berth.settings import BadSetting
+from bus.vocabulary import seconds_of
 
-_STAGE = re.compile(r"(\d+(?:\.\d+)?)/s:(\d+)(s|m|h)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_STAGE = re.compile(r"(\d+(?:\.\d+)?)/s:(\d+[smh])")
 MOST_BOOTS = 1_000_000
 
 
@@ -29,9 +29,11 @@ def stages_given(text: str) -> tuple[LoadStage, ...]:
     """Return the stages that the option --stages names; raise BadSetting for another text."""
     found = []
     for part in text.split(",") if text else ():
-        if (stage := _STAGE.fullmatch(part.strip())) is None or not (float(stage[1]) and int(stage[2])):
+        if (stage := _STAGE.fullmatch(part.strip())) is None or not (
+            float(stage[1]) and seconds_of(stage[2])
+        ):
             raise BadSetting(f"--stages {part.strip()!r}: a stage is RATE/s:TIME, such as 10/s:30s")
-        found.append(LoadStage(float(stage[1]), int(stage[2]) * _SECONDS[stage[3]]))
+        found.append(LoadStage(float(stage[1]), seconds_of(stage[2])))
     if boots_of(found) > MOST_BOOTS:
         raise BadSetting(f"--stages: they have {boots_of(found)} boots; a load has at most {MOST_BOOTS}")
     return tuple(found)

@@ -194,6 +194,7 @@ class Load:
         self.open = 0
         self.name = f"load-{bus.clock.uuid()[:8]}"  # of its instances, and where their ends are published
         self._chance = random.Random(plan.seed)
+        self._stages = plan.stages
         self._has_slot = asyncio.Event()
         self._ended = asyncio.Event()
         self._began = 0.0
@@ -224,7 +225,7 @@ class Load:
         await ended.stop()
         await unplaceable.stop()
         seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
-        return LoadOutcome(self.boots, seconds, self.plan.stages)
+        return LoadOutcome(self.boots, seconds, self._stages)
 
     async def delete(self) -> int:
         """Delete all instances of the load, and cancel boots that have not ended. Return the number of
@@ -251,7 +252,7 @@ class Load:
 
     async def _publish_requests(self) -> None:
         """Publish a load test's build requests, at a fixed rate or with a fixed number in progress."""
-        stages = self.plan.stages
+        stages = self._stages
         while (left := self.plan.boots - len(self.boots)) > 0:
             if stages:
                 count = min(due(stages, self.now()) - len(self.boots), left, _CHUNK)
@@ -287,9 +288,9 @@ class Load:
 
     def _begun(self, number: int) -> Boot:
         now = self.now()
-        if not self.plan.stages:
+        if not self._stages:
             return Boot(asked=now)
-        at, stage = planned(self.plan.stages, number)
+        at, stage = planned(self._stages, number)
         return Boot(asked=now, late=max(now - at, 0.0), stage=stage)
 
     async def _send(self, requests: Sequence[BuildRequested]) -> None:

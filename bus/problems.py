@@ -4,7 +4,7 @@ Each kind is one row: its sentence, consequence, next command and page, and the 
 same sentence. Every surface shows problems that these rows made, so a trouble reads the same everywhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -64,6 +64,11 @@ class ProblemKind:
             do=self.do.format(**values),
             link=self.link.format(**values),
         )
+
+
+def earliest(moments: Iterable[float]) -> float:
+    """Return since when a problem with several objects exists: the first known moment; 0 if none is known."""
+    return min(filter(None, moments), default=0.0)
 
 
 def most_severe_first(problems: list[KnownProblem]) -> list[KnownProblem]:

@@ -1,7 +1,6 @@
 """`berth host`: lists hosts, and enables, disables or forces them down by traits of their root providers."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 from berth.commands.host_tables import host_facts, hosts_table
@@ -15,7 +14,7 @@ from berth.kit.listing import ListCli
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli
-from berth.kit.timeline import Happening, in_order, of_acts, timeline_table
+from berth.kit.timeline import Happening, of_acts, show_timeline
 from berth.operations.host_states import HostStandings, holds_on
 from berth.operations.host_summaries import host_summaries
 from berth.settings import BadSetting
@@ -102,9 +101,7 @@ async def tell_story(cli: Cli, bus: Bus, root: Provider) -> None:
     acts = (await bus.asker(topics.FIND_ACTS)(FindActs(target=root.id))).records
     now = (await HostStandings.ask(bus, (root.id,))).of(root)
     down = [Happening(now.since, f"last heartbeat; now {now.state}: {now.why}")] if now.since else []
-    found = in_order([*of_acts(acts), *down])
-    table = timeline_table(found, Clock().now())
-    cli.rows(map(asdict, found), table if found else f"nothing is recorded of {root.host or root.name}")
+    show_timeline([*of_acts(acts), *down], cli, f"nothing is recorded of {root.host or root.name}")
 
 
 @commands.command("disable")

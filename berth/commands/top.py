@@ -10,7 +10,7 @@ from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
 from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import option
-from berth.operations.host_summaries import NOT_USED, HostSummary, Use, host_summaries
+from berth.operations.host_summaries import HostSummary, host_summaries, total
 from bus import topics
 from bus.clock import Clock
 from bus.host_health import not_up
@@ -52,7 +52,7 @@ async def top_cells(cli: ListCli, limit: int = option(10, "How many.", min=1)) -
     of_cells: defaultdict[str, list[HostSummary]] = defaultdict(list)
     for host in hosts:
         of_cells[host.root.cell].append(host)
-    uses = {cell: total_use(of_cells[cell]) for cell in of_cells}
+    uses = {cell: total(host.use for host in of_cells[cell]) for cell in of_cells}
     fullest = {cell: max((each.share for each in use.values()), default=0.0) for cell, use in uses.items()}
     facts, rows = [], []
     for cell in sorted(uses, key=lambda cell: (-fullest[cell], cell))[:limit]:
@@ -68,15 +68,6 @@ async def top_cells(cli: ListCli, limit: int = option(10, "How many.", min=1)) -
     titles = ("cell", "hosts", "instances", *CLASSES.values(), "not up", "other")
     table = plain_table(titles, rows, folded=("not up", "other"), wide=_unused(rows))
     cli.rows(facts, table if rows else "no cell has a host")
-
-
-def total_use(hosts: Sequence[HostSummary]) -> dict[str, Use]:
-    """Return the use of each resource class of all the hosts together."""
-    found: dict[str, Use] = {}
-    for host in hosts:
-        for name, use in host.use.items():
-            found[name] = found.get(name, NOT_USED) + use
-    return dict(sorted(found.items()))
 
 
 @commands.command("projects")

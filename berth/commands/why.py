@@ -1,7 +1,5 @@
 """`berth why`: shows why a build is on its host or has no host, and repeats recorded decisions."""
 
-from dataclasses import asdict
-
 from berth.features import added
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
@@ -9,9 +7,8 @@ from berth.kit.options import option
 from berth.kit.record_output import show_records
 from berth.kit.record_queries import ExplainedId, ExplainingPart, KnownRecords, known_records, timeline
 from berth.kit.terminal import Cli
-from berth.kit.timeline import timeline_table
+from berth.kit.timeline import show_timeline
 from berth.settings import BadSetting
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -49,8 +46,7 @@ async def tell_story(cli: Cli, id_: str) -> int:
     async with cli.bus("why") as bus:
         known = await known_records(cli.settings, bus, id_)
         found = await timeline(cli.settings, bus, known, id_)
-    table = timeline_table(found, Clock().now())
-    cli.rows(map(asdict, found), table if found else "no times are recorded")
+    show_timeline(found, cli, "no times are recorded")
     return 0
 
 

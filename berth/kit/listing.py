@@ -91,7 +91,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Listing:
-    """How a list is printed: one of FORMS, the titles of its columns (none: the usual ones), and the title of
+    """The options of a list: one of FORMS, the titles of its columns (none: the usual ones), and the title of
     the column by which it is sorted, after a minus in falling order ("": the sequence of the command).
     """
 

@@ -10,7 +10,7 @@ from berth.kit.cells import ask_cells, known_cells
 from berth.kit.explanations import BuildExplanation
 from berth.kit.options import positional
 from berth.kit.terminal import Cli
-from berth.kit.timeline import Happening, in_order, of_acts, of_build
+from berth.kit.timeline import Happening, of_acts, of_build
 from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import FindActs
@@ -47,15 +47,7 @@ class KnownRecords:
         return next((each.subject for each in self.explained if each.subject), "")
 
 
-async def _no_reasons(
-    bus: Bus, id_: str, builds: Sequence[BuildStands], cells: Sequence[str]
-) -> Sequence[BuildExplanation]:
-    return ()
-
-
-async def _nothing_happened(
-    bus: Bus, id_: str, builds: Sequence[BuildStands], cells: Sequence[str]
-) -> Sequence[Happening]:
+async def _nothing(bus: Bus, id_: str, builds: Sequence[BuildStands], cells: Sequence[str]) -> tuple[()]:
     return ()
 
 
@@ -69,9 +61,9 @@ class ExplainingPart:
 
     reasons: Callable[
         [Bus, str, Sequence[BuildStands], Sequence[str]], Awaitable[Sequence[BuildExplanation]]
-    ] = _no_reasons
+    ] = _nothing
     happened: Callable[[Bus, str, Sequence[BuildStands], Sequence[str]], Awaitable[Sequence[Happening]]] = (
-        _nothing_happened
+        _nothing
     )
     decide_now: Callable[[Cli, Bus, KnownRecords], Awaitable[int | None]] | None = None
 
@@ -104,8 +96,8 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
 
 
 async def timeline(settings: Settings, bus: Bus, known: KnownRecords, id_: str) -> list[Happening]:
-    """Return what happened to a build or to the builds of a request, from the records of its cell, of
-    features, and of the audit trail.
+    """Return what happened to a build or to the builds of a request, in no sequence: from the records of its
+    cell, of features, and of the audit trail.
     """
     cells = await known_cells(bus, settings)
     added_by = [part.happened(bus, id_, known.stands, cells) for part in added(ExplainingPart, "explaining")]
@@ -113,10 +105,8 @@ async def timeline(settings: Settings, bus: Bus, known: KnownRecords, id_: str) 
     ids = dict.fromkeys((id_, *(build.build for build in known.stands)))
     ask = bus.asker(topics.FIND_ACTS, timeout=SECONDS)
     acts = await asyncio.gather(*(ask(FindActs(target=target)) for target in ids))
-    return in_order(
-        [
-            *(each for build in known.stands for each in of_build(build)),
-            *(each for several in of_features for each in several),
-            *of_acts({act.id: act for page in acts for act in page.records}.values()),
-        ]
-    )
+    return [
+        *(each for build in known.stands for each in of_build(build)),
+        *(each for several in of_features for each in several),
+        *of_acts({act.id: act for page in acts for act in page.records}.values()),
+    ]

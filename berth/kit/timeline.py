@@ -1,12 +1,13 @@
 """Events of a build or host in the order of time: request, attempts, moves, acts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from berth.kit.listing import PlainTable, plain_table
+from berth.kit.terminal import Cli
 from berth.kit.times import age_text
 from bus.audit_trail import ActRecord
-from bus.clock import moment_text
+from bus.clock import Clock, moment_text
 from bus.masking import printable
 from bus.queries import BuildStands
 
@@ -51,6 +52,12 @@ def of_acts(acts: Iterable[ActRecord]) -> list[Happening]:
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:
     """Return happenings, the first first; those of the same time stay in their sequence."""
     return sorted(happenings, key=lambda each: each.at)
+
+
+def show_timeline(happenings: Sequence[Happening], cli: Cli, otherwise: str) -> None:
+    """Print happenings, the first first; `otherwise` if there are none."""
+    found = in_order(happenings)
+    cli.rows(map(asdict, found), timeline_table(found, Clock().now()) if found else otherwise)
 
 
 def timeline_table(happenings: Sequence[Happening], now: float) -> PlainTable:

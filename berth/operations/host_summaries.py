@@ -1,7 +1,7 @@
 """Hosts with their state, use, instances and last heartbeat, as lists of hosts show them."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from berth.kit.hosts import every_provider
@@ -15,7 +15,7 @@ SECONDS = 60.0  # for a page of a large region
 
 @dataclass(frozen=True)
 class Use:
-    """How much of a resource class is used."""
+    """The used amount and the capacity of a resource class."""
 
     used: int
     capacity: int
@@ -55,15 +55,22 @@ class HostSummary:
         return self.capabilities.instances if self.capabilities.heard else None
 
 
+def total(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
+    """Return the use of each resource class of several providers or hosts together, by class."""
+    found: dict[str, Use] = {}
+    for use in uses:
+        for name, each in use.items():
+            found[name] = found.get(name, NOT_USED) + each
+    return dict(sorted(found.items()))
+
+
 def use_of_trees(providers: Sequence[Provider]) -> dict[str, dict[str, Use]]:
     """Return for each root the use of each resource class of its tree."""
-    found: defaultdict[str, dict[str, Use]] = defaultdict(dict)
-    for provider in providers:
-        of_tree = found[provider.root]
-        for class_, stock in provider.inventories.items():
-            use = Use(provider.used.get(class_, 0), stock.capacity)
-            of_tree[class_] = of_tree.get(class_, NOT_USED) + use
-    return found
+    trees: defaultdict[str, list[dict[str, Use]]] = defaultdict(list)
+    for one in providers:
+        stocks = one.inventories.items()
+        trees[one.root].append({name: Use(one.used.get(name, 0), stock.capacity) for name, stock in stocks})
+    return {root: total(uses) for root, uses in trees.items()}
 
 
 async def host_summaries(bus: Bus, cell: str = "", agent: str = "") -> list[HostSummary]:

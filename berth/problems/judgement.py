@@ -9,7 +9,7 @@ import msgspec
 
 from berth.problems import kinds
 from bus.host_health import NO_HEARTBEAT, HostHealth
-from bus.problems import KnownProblem, ProblemKind, most_severe_first
+from bus.problems import KnownProblem, ProblemKind, earliest, most_severe_first
 from bus.worker import may_lack_consumer
 from control_room.kit.words import listed, several
 
@@ -140,7 +140,7 @@ def _workers(facts: Facts) -> Iterator[KnownProblem]:
         counted = [several(waiting, "message") + " in their queues"] * bool(waiting)
         counted += [several(len(late), "host") + " without heartbeats"] * bool(late)
         more = f" ({', '.join(counted)})" if counted else ""
-        since = min((health.since for health in late if health.since), default=0.0)
+        since = earliest(health.since for health in late)
         yield kinds.WORKER_SILENT.problem(about, since, workers=f"{about}{more}")
     slow = [worker for worker in facts.workers if (worker.seconds or 0.0) > SLOW_SECONDS]
     if slow:
@@ -164,7 +164,7 @@ def _agents(facts: Facts) -> Iterator[KnownProblem]:
             by_cell.setdefault(health.cell, []).append(health)
     for cell, hosts in sorted(by_cell.items()):
         agents = listed([*dict.fromkeys(sorted(health.agent for health in hosts))], SHOWN)
-        since = min((health.since for health in hosts if health.since), default=0.0)
+        since = earliest(health.since for health in hosts)
         yield kinds.AGENT_LATE.problem(
             f"agents of {cell}", since, agents=agents, cell=cell, hosts=several(len(hosts), "host")
         )
@@ -179,7 +179,7 @@ def _hosts(facts: Facts) -> Iterator[KnownProblem]:
     ]
     if down:
         names = listed(sorted(health.host for health in down), SHOWN)
-        since = min((health.since for health in down if health.since), default=0.0)
+        since = earliest(health.since for health in down)
         yield kinds.HOST_DOWN.problem(names, since, hosts=names)
     reported = [
         ClosedHost(health.root, health.host, health.cell, is_forced_down=True)
@@ -197,7 +197,7 @@ def _closed(kind: ProblemKind, hosts: Sequence[ClosedHost], **values: object) ->
     if hosts:
         hosts = sorted(hosts, key=lambda host: host.name)
         names, first = listed([host.name for host in hosts], SHOWN), hosts[0]
-        since = min((host.since for host in hosts if host.since), default=0.0)
+        since = earliest(host.since for host in hosts)
         yield kind.problem(names, since, hosts=names, first=first.name, root=first.root, **values)
 
 
@@ -266,6 +266,6 @@ def _ironic(facts: Facts) -> Iterator[KnownProblem]:
         by_state.setdefault(node.state, []).append(node)
     for state, nodes in sorted(by_state.items()):
         names = sorted(node.name for node in nodes)
-        since = min((node.since for node in nodes if node.since), default=0.0)
+        since = earliest(node.since for node in nodes)
         shown = listed(names, SHOWN)
         yield kinds.NODE_STUCK.problem(shown, since, state=state, nodes=shown, first=names[0])

@@ -46,8 +46,10 @@ from bus.resources import FindProviders
 from bus.topics import Query
 from bus.vocabulary import Message
 from bus.worker import query_queue
+from control_room.core.metal import FAILED_STATES
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 
 ANSWER_SECONDS = 3.0  # after which a worker counts as silent
@@ -71,12 +73,6 @@ KERNEL_ASKS: tuple[Query[Any, Any], ...] = (
     topics.REFUSED,
     topics.FIND_INSTANCES,
 )
-
-# Ironic waits for an operator in these provision states
-STUCK_STATES = (
-    "error", "inspect failed", "adopt failed", "clean failed", "deploy failed", "rescue failed",
-    "unrescue failed", "service failed",
-)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -233,11 +229,14 @@ class _Reading:
 
     async def _asked(self, worker: str, query: Query[Any, R], question: Any) -> R | None:
         """Return a worker's answer, and note its response time; None if it does not answer."""
+        return await self._timed(worker, lambda: self._bus.asker(query, ANSWER_SECONDS)(question))
+
+    async def _timed(self, worker: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         if worker in self._silent:
             return None
         began = self._bus.clock.monotonic()
         try:
-            answer = await self._bus.asker(query, ANSWER_SECONDS)(question)
+            answer = await ask()
         except _NO_ANSWER:
             self._silent[worker] = None
             return None
@@ -288,17 +287,11 @@ class _Reading:
     # Hosts
 
     async def _health(self) -> list[HostHealth]:
-        if "scheduler" in self._silent:
-            return []
-        began = self._bus.clock.monotonic()
-        try:
+        async def read() -> list[HostHealth]:
             ask = self._bus.asker(topics.HOST_HEALTH, ANSWER_SECONDS)
-            found = [health async for health in every_health(ask)]
-        except _NO_ANSWER:
-            self._silent["scheduler"] = None
-            return []
-        self._seconds["scheduler"] = self._bus.clock.monotonic() - began
-        return found
+            return [health async for health in every_health(ask)]
+
+        return await self._timed("scheduler", read) or []
 
     async def _closed(self) -> list[ClosedHost]:
         """Return the hosts that operators have disabled or forced down, with the time of their last mark."""
@@ -377,7 +370,7 @@ class _Reading:
 
         try:
             async with asyncio.timeout(IRONIC_SECONDS), IronicApi(access(self._settings)) as api:
-                found = await asyncio.gather(*(_in_state(api, state) for state in STUCK_STATES))
+                found = await asyncio.gather(*(_in_state(api, state) for state in FAILED_STATES))
         except (IronicRefused, Unavailable) as problem:
             return [], str(problem)
         except TimeoutError:

@@ -173,6 +173,10 @@ _HEADINGS = {
 }  # fmt: skip
 
 
+# Ironic waits for an operator in these provision states.
+FAILED_STATES = tuple([state for state, heading in _HEADINGS.items() if heading == "failed"])
+
+
 # Why placement's record offers nothing → heading of a node that was never read from Ironic.
 _HEADINGS_OF_REASONS: dict[Closed, str] = {
     "maintenance": "maintenance", "power": "failed", "failed": "failed", "in use": "in use",

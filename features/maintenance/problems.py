@@ -1,7 +1,7 @@
 """The problems of maintenance windows and automatic evacuations."""
 
 from berth.kit import ProblemReader, ProblemsPart
-from bus.problems import Alert, KnownProblem, ProblemKind
+from bus.problems import Alert, KnownProblem, ProblemKind, earliest
 from control_room.kit import listed
 from features.maintenance.messages import (
     MAINTENANCE,
@@ -66,7 +66,7 @@ def delayed(found: MaintenanceFound) -> list[KnownProblem]:
     late = [(state.window.id, host) for state in found.windows for host in state.hosts if host.late]
     if late:
         names = listed([host.host for _, host in late])
-        since = min((host.since for _, host in late if host.since), default=0.0)
+        since = earliest(host.since for _, host in late)
         problems.append(MAINTENANCE_LATE.problem(names, since, hosts=names, first=late[0][0]))
     for kind, state in ((EVACUATION_HELD, "held"), (EVACUATION_UNFENCED, "unfenced")):
         stopped = [each for each in found.evacuations if each.state == state]

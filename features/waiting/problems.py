@@ -61,10 +61,11 @@ def overdue(waiting: Iterable[WaitingRequest], now: float, starving_after: float
 
 def _problem(kind: ProblemKind, requests: list[WaitingRequest]) -> KnownProblem:
     oldest = min(requests, key=lambda request: request.since)
+    count = several(len(requests), "request")
     return kind.problem(
-        several(len(requests), "request"),
+        count,
         oldest.since,
-        requests=several(len(requests), "request"),
+        requests=count,
         flavor=oldest.flavor,
         lacks=oldest.lacks.partition(". ")[0].rstrip("."),  # without the closest hosts
         first=oldest.request,

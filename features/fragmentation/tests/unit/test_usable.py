@@ -1,4 +1,4 @@
-"""How much of a host's free amounts the usual requests could still use."""
+"""The part of a host's free amounts that the usual requests could still use."""
 
 from collections.abc import Sequence
 from random import Random
