@@ -137,6 +137,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
             run(work)
 
     command.__doc__, command.__name__ = function.__doc__, function.__name__
+    command.__module__ = function.__module__
     command.__signature__ = inspect.Signature([*parameters, *last])  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *last)}
     return command

@@ -260,7 +260,8 @@ HOST_DOWN = ProblemKind(
     severity="critical",
     says="Hosts down: {hosts}.",
     consequence="No builds are placed there. Their instances may still run.",
-    do="`berth host list --closed` shows why; repair the host, or move its instances (`berth evacuate`).",
+    do="`berth host list --closed` shows why; repair the host, or evacuate it, which builds its instances"
+    " again on other hosts.",
     link="/hosts",
     alert=Alert(
         name="BerthHostsDown",

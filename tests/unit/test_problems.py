@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from berth import command_table
+from berth.__main__ import app
 from berth.features import features
 from berth.problems.alerts import alerts_yaml
 from berth.problems.judgement import (
@@ -145,6 +147,11 @@ def test_critical_problems_come_first() -> None:
     assert severities == ["critical", "critical", "warning"]
 
 
+OF_FEATURES = [
+    f"`berth {name}"
+    for name, command in command_table.commands(app)
+    if command.callback and command.callback.__module__.startswith("features.")
+]
 EVERY = [*KINDS, *(kind for _, part in parts() for kind in part.kinds)]
 
 
@@ -153,6 +160,12 @@ def test_each_kind_has_a_sentence_a_consequence_and_a_next_step(kind: Any) -> No
     for text in (kind.says, kind.consequence, kind.do):
         assert text.endswith("."), text
     assert kind.link == "" or kind.link.startswith("/")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_kinds_of_the_kernel_name_no_command_of_a_feature(kind: Any) -> None:
+    named = [line for text in (kind.says, kind.consequence, kind.do) for line in OF_FEATURES if line in text]
+    assert not named, "a berth without the feature would name a command that does not exist"
 
 
 def test_names_of_kinds_and_of_alerts_are_unique() -> None:
