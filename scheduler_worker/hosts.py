@@ -33,8 +33,8 @@ class LastHostReport:
     """The last report of a host and the time of its arrival."""
 
     state: HostState
+    slot: int  # of the host in the arrays of reported data
     agent: str
-    cell: str
     version: tuple[int, int]  # the agent's restarts and sequence number: the higher pair is the newer report
     received: float  # the last heartbeat, in seconds of `Listening`
     remembered: float
@@ -102,14 +102,17 @@ class HostBook(BuildCounts):
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
         agent = self._agents.handle(report, now)
-        version = (agent.life, report.sequence)
+        version, times = (agent.life, report.sequence), (agent.received, agent.remembered, now)
         hosts = self._hosts.setdefault(report.cell, OrderedDict())
+        slots: list[int] = []
         for state in report.hosts:
             known = hosts.get(state.root)
             if known is None or known.agent != report.agent or version > known.version:
-                times = agent.received, agent.remembered, now
-                self._put(LastHostReport(state, report.agent, report.cell, version, *times))
-                self._heartbeat((report.cell, state.root), agent)
+                slot = known.slot if known is not None and known.state == state else self._put(report, state)
+                hosts[state.root] = LastHostReport(state, slot, report.agent, version, *times)
+                hosts.move_to_end(state.root)
+                slots.append(slot)
+        self._heartbeats(agent, np.array(slots, np.intp))
         if not hosts:
             del self._hosts[report.cell]
         while self._count > MOST_HOSTS:
@@ -254,13 +257,14 @@ class HostBook(BuildCounts):
         self._some_unknown = self._unknown if unknown.any() and not unknown.all() else None
         self._judged, columns.read = now, {}
 
-    def _heartbeat(self, key: HostKey, agent: ReportedAgent) -> None:
-        columns, slot = self._columns, self._columns.slots[key]
-        if agent.received - columns.heartbeat.item(slot) > columns.silence.item(slot):
+    def _heartbeats(self, agent: ReportedAgent, slots: Ints) -> None:
+        """Record a heartbeat of an agent's hosts."""
+        columns = self._columns
+        silent = agent.received - columns.heartbeat.take(slots) > columns.silence.take(slots)
+        if silent.any():
             self._judged = None
-            columns.recorded_down[slot] = 0.0
-            self._records.pop(key, None)
-        columns.heartbeat[slot], columns.silence[slot] = agent.received, agent.silence
+            columns.recorded_down[slots.compress(silent)] = 0.0
+        columns.heartbeat[slots], columns.silence[slots] = agent.received, agent.silence
 
     def _agent_returns(self, report: HostReported) -> None:
         self._judged = None
@@ -271,15 +275,16 @@ class HostBook(BuildCounts):
                     del self._records[key]
                     self._columns.recorded_down[self._columns.slots[key]] = 0.0
 
-    def _put(self, host: LastHostReport) -> None:
-        root, hosts = host.state.root, self._hosts[host.cell]
-        known = hosts.get(root)
-        hosts[root] = host
-        hosts.move_to_end(root)
-        self._count += known is None
-        self._columns.put(host.cell, host.state)
-        if known is not None and host.state.instances > known.state.instances:
-            self.built(host.cell, root)
+    def _put(self, report: HostReported, state: HostState) -> int:
+        """Enter the changed state of a host; return the host's slot."""
+        cell, root = report.cell, state.root
+        known = self._hosts[cell].get(root)
+        if known is None:
+            self._count += 1
+            self._records.pop((cell, root), None)
+        elif state.instances > known.state.instances:
+            self.built(cell, root)
+        return self._columns.put(cell, state)
 
     def _drop(self, cell: str, root: str) -> None:
         del self._hosts[cell][root]

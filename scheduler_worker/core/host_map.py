@@ -130,14 +130,15 @@ class HostColumns:
             self.new.append(key)
         return slot
 
-    def put(self, cell: str, state: HostState) -> None:
-        """Enter the state that a host has reported."""
+    def put(self, cell: str, state: HostState) -> int:
+        """Enter the state that a host has reported; return the host's slot."""
         slot = self.slot((cell, state.root))
         before, self.states[slot], self.read = self.states[slot], state, {}
         same_images = before is not None and before.images == state.images
         for (kind, _), (reads, column, _) in self._columns.items():
             if kind != "image" or not same_images:
                 column[slot] = reads(state)
+        return slot
 
     def forget(self, key: HostKey) -> None:
         """Delete the reported data of a host. Its array index stays: its recent builds still count."""
