@@ -1,22 +1,18 @@
 """`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args
-
-from msgspec import structs
 
 from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import option
 from berth.kit.publishing import checked
+from berth.kit.timeline import acts_found
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
-from bus import topics
 from bus.audit_trail import ActRecord, FindActs, Interface, Outcome, Role
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 
 _SHOWN = 50  # records by default; with --json all
 
@@ -71,16 +67,6 @@ async def audit_log_command(
     cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
     if more and not cli.as_json:
         cli.line("there are more: --limit, or the filters, show them", "dim")
-
-
-async def acts_found(bus: Bus, question: FindActs) -> AsyncIterator[ActRecord]:
-    """Yield all records of the audit trail that match, the latest first."""
-    ask, more = bus.asker(topics.FIND_ACTS), True
-    while more:
-        page = await ask(question)
-        for record in page.records:
-            yield record
-        question, more = structs.replace(question, before=page.last), bool(page.last)
 
 
 _TITLES = ("time (UTC)", "operator", "role", "from", "act", "outcome", "target", "change or reason")

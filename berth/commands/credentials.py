@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from berth.commands.audit_log import acts_found
 from berth.commands.tokens import id_of, tokens_in
 from berth.features import added
 from berth.kit.broker_users import BrokerTool
@@ -17,6 +16,7 @@ from berth.kit.credentials import Credential, CredentialsPart
 from berth.kit.feature_parts import authentication
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.terminal import Cli, note
+from berth.kit.timeline import acts_found
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, FindActs
 from bus.broker_urls import user_of as user_in

@@ -14,7 +14,7 @@ from berth.kit.listing import ListCli
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli
-from berth.kit.timeline import Happening, of_acts, show_timeline
+from berth.kit.timeline import Happening, acts_found, of_acts, show_timeline
 from berth.operations.host_states import HostStandings, holds_on
 from berth.operations.host_summaries import host_summaries
 from berth.settings import BadSetting
@@ -98,7 +98,7 @@ async def show(
 
 async def tell_story(cli: Cli, bus: Bus, root: Provider) -> None:
     """Print what operators did to a host, and since when it is down, by time."""
-    acts = (await bus.asker(topics.FIND_ACTS)(FindActs(target=root.id))).records
+    acts = [act async for act in acts_found(bus, FindActs(target=root.id))]
     now = (await HostStandings.ask(bus, (root.id,))).of(root)
     down = [Happening(now.since, f"last heartbeat; now {now.state}: {now.why}")] if now.since else []
     show_timeline([*of_acts(acts), *down], cli, f"nothing is recorded of {root.host or root.name}")

@@ -10,16 +10,13 @@ from berth.kit.cells import ask_cells, known_cells
 from berth.kit.explanations import BuildExplanation
 from berth.kit.options import positional
 from berth.kit.terminal import Cli
-from berth.kit.timeline import Happening, of_acts, of_build
+from berth.kit.timeline import SECONDS, Happening, acts_found, of_acts, of_build
 from berth.settings import Settings
 from bus import topics
-from bus.audit_trail import FindActs
+from bus.audit_trail import ActRecord, FindActs
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
-
-SECONDS = 5.0  # time limit for an answer to a query
-
 
 _SCHEDULER = "the scheduler"
 
@@ -103,10 +100,13 @@ async def timeline(settings: Settings, bus: Bus, known: KnownRecords, id_: str) 
     added_by = [part.happened(bus, id_, known.stands, cells) for part in added(ExplainingPart, "explaining")]
     of_features = await asyncio.gather(*added_by)
     ids = dict.fromkeys((id_, *(build.build for build in known.stands)))
-    ask = bus.asker(topics.FIND_ACTS, timeout=SECONDS)
-    acts = await asyncio.gather(*(ask(FindActs(target=target)) for target in ids))
+
+    async def acts_on(target: str) -> list[ActRecord]:
+        return [act async for act in acts_found(bus, FindActs(target=target))]
+
+    acts = await asyncio.gather(*map(acts_on, ids))
     return [
         *(each for build in known.stands for each in of_build(build)),
         *(each for several in of_features for each in several),
-        *of_acts({act.id: act for page in acts for act in page.records}.values()),
+        *of_acts({act.id: act for found in acts for act in found}.values()),
     ]

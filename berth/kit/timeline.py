@@ -1,16 +1,21 @@
 """Events of a build or host in the order of time: request, attempts, moves, acts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass
+
+from msgspec import structs
 
 from berth.kit.listing import PlainTable, plain_table
 from berth.kit.terminal import Cli
 from berth.kit.times import age_text
-from bus.audit_trail import ActRecord
+from bus import topics
+from bus.audit_trail import ActRecord, FindActs
 from bus.clock import Clock, moment_text
+from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.queries import BuildStands
 
+SECONDS = 5.0  # time limit for an answer to a query
 MOST_CHANGE = 200  # characters of a change that are shown; `berth audit-log --json` has all
 
 
@@ -37,6 +42,16 @@ def of_build(build: BuildStands) -> list[Happening]:
         found.append(Happening(attempt.started, f"{where} was ordered"))
         found.append(Happening(attempt.ended, f"{where} {attempt.outcome}{took}{cause}"))
     return [each for each in found if each.at]
+
+
+async def acts_found(bus: Bus, question: FindActs, timeout: float = SECONDS) -> AsyncIterator[ActRecord]:
+    """Yield all records of the audit trail that match, the latest first. `timeout`: for each page."""
+    ask, more = bus.asker(topics.FIND_ACTS, timeout=timeout), True
+    while more:
+        page = await ask(question)
+        for record in page.records:
+            yield record
+        question, more = structs.replace(question, before=page.last), bool(page.last)
 
 
 def of_acts(acts: Iterable[ActRecord]) -> list[Happening]:

@@ -1,9 +1,11 @@
 """The timeline of a build: its events, their order and their text."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
-from berth.kit.timeline import Happening, in_order, of_acts, of_build, timeline_table
-from bus.audit_trail import ActRecord, Operator
+from berth.kit.timeline import Happening, acts_found, in_order, of_acts, of_build, timeline_table
+from bus.audit_trail import ActRecord, ActsFound, FindActs, Operator
 from bus.messages import Attempt
 from bus.queries import BuildStands
 from tests.support.conductor_builders import a_placed
@@ -32,6 +34,21 @@ def test_a_build_tells_its_request_its_wait_and_its_attempts() -> None:
 
 def test_what_has_no_recorded_time_is_left_out() -> None:
     assert of_build(a_build(Attempt(host="host-1", outcome="built"))) == []
+
+
+async def test_acts_are_read_from_all_pages() -> None:
+    one = ActRecord(id=uid(1), at=99.0, operator=Operator(name="ada"), interface="rest", act="delete")
+    pages = {"": ActsFound(records=(one,), last="p2"), "p2": ActsFound(records=(replace(one, id=uid(2)),))}
+
+    class Trail:
+        def asker(self, query: Any, timeout: float) -> Any:
+            async def ask(question: FindActs) -> ActsFound:
+                return pages[question.before]
+
+            return ask
+
+    bus: Any = Trail()
+    assert [act.id async for act in acts_found(bus, FindActs(target="host"))] == [uid(1), uid(2)]
 
 
 def test_acts_name_who_requested_them() -> None:
