@@ -191,6 +191,17 @@ def _hosts(facts: Facts) -> Iterator[KnownProblem]:
     until = facts.now - DISABLED_DAYS * 86_400
     long = [host for host in facts.closed if not host.is_forced_down and 0 < host.since <= until]
     yield from _closed(kinds.HOST_DISABLED_LONG, long, days=DISABLED_DAYS)
+    yield from _disabled_by_agents(facts)
+
+
+def _disabled_by_agents(facts: Facts) -> Iterator[KnownProblem]:
+    by_reason: dict[str, list[ClosedHost]] = {}
+    for health in facts.health:
+        if health.availability != "down" and not health.enabled and not health.forced_down:
+            host = ClosedHost(health.root, health.host, health.cell)
+            by_reason.setdefault(health.why_disabled.rstrip(".") or "without a reason", []).append(host)
+    for why, hosts in sorted(by_reason.items()):
+        yield from _closed(kinds.HOST_DISABLED_BY_AGENT, hosts, why=why)
 
 
 def _closed(kind: ProblemKind, hosts: Sequence[ClosedHost], **values: object) -> Iterator[KnownProblem]:

@@ -287,6 +287,14 @@ HOST_DISABLED_LONG = ProblemKind(
     " again.",
     link="/hosts/{root}",
 )
+HOST_DISABLED_BY_AGENT = ProblemKind(
+    name="host-disabled-by-agent",
+    severity="warning",
+    says="Disabled by their agents: {hosts}; {why}.",
+    consequence="No builds are placed there, until the agents enable these hosts again.",
+    do="`berth host show {first}` has the reason; the agent's log and driver say what it waits for.",
+    link="/hosts/{root}",
+)
 CELL_DISABLED = ProblemKind(
     name="cell-disabled",
     severity="warning",

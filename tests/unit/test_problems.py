@@ -99,6 +99,8 @@ def test_a_usual_state_is_no_problem(facts: dict[str, Any]) -> None:
          "Forced down by an operator: h1.", 0.0),
         ({"closed": (closed(1, 8.0),)}, "host-disabled-long", "h1", "Disabled for more than 7 days: h1.",
          NOW - 8 * DAY),
+        ({"health": (down(1, availability="up", enabled=False, why_disabled="no disk."),)},
+         "host-disabled-by-agent", "h1", "Disabled by their agents: h1; no disk.", 0.0),
         ({"disabled_cells": ("c2", "c3")}, "cell-disabled", "cell c2 and cell c3",
          "Disabled by an operator: cell c2 and cell c3.", 0.0),
         ({"ends": {"c1": (2, 5)}}, "builds-fail", "builds of c1",
