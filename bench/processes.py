@@ -43,7 +43,7 @@ def parts_of(cost: Mapping[str, float]) -> str:
 def processor_time() -> ProcessorTime:
     """Return the processor seconds used so far by each worker, the broker, the database and this process."""
     ours: ProcessorTime = {}
-    for pid, command in _family().items():
+    for pid, command in family(os.getpid()).items():
         try:
             ours[pid, kind(pid, command)] = processor_seconds(pid)
         except OSError:
@@ -63,7 +63,7 @@ def memory(line: str = "VmRSS") -> dict[str, float]:
     VmHWM is the peak.
     """
     largest: dict[str, float] = {}
-    for pid, command in _family().items():
+    for pid, command in family(os.getpid()).items():
         worker = kind(pid, command)
         if worker not in WORKERS:
             continue
@@ -92,8 +92,8 @@ def kind(pid: int, command: str) -> str:
     return "supervisor" if "berth up" in command else "load" if "berth load" in command else "other"
 
 
-def _family() -> dict[int, str]:
-    """Return a mapping of the ids of this process and all its descendants to their command lines."""
+def family(of: int) -> dict[int, str]:
+    """Return a mapping of the ids of a process and all its descendants to their command lines."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -103,7 +103,7 @@ def _family() -> dict[int, str]:
                 continue
             children.setdefault(int(stat[stat.rindex(")") + 2 :].split()[1]), []).append(int(entry.name))
     found: dict[int, str] = {}
-    fresh = [os.getpid()]
+    fresh = [of]
     while fresh:
         pid = fresh.pop()
         fresh += children.get(pid, [])
