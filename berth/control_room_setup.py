@@ -125,11 +125,7 @@ def pages_of_features() -> "list[FeaturePages]":
     from control_room.kit.frame import FeaturePages, PagePart
 
     return [
-        FeaturePages(
-            navigation=tuple(feature.pages.items()),
-            make=part.make,
-            templates=folder_of(feature) / "templates",
-        )
+        FeaturePages(navigation=feature.pages, make=part.make, templates=folder_of(feature) / "templates")
         for feature in features()
         for part in added(PagePart, "pages", of=feature)
     ]

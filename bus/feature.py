@@ -24,7 +24,7 @@ Further folders of a feature:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -78,6 +78,17 @@ class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Call `refuse` with the name of each unusable setting, and the reason."""
 
 
+# The groups of pages of the control room, in the order of its navigation.
+NavigationGroup = Literal["Overview", "Hosts", "Instances", "Requests", "Policy"]
+
+
+class PageEntry(NamedTuple):
+    """The entry of a page in the navigation of the control room."""
+
+    name: str
+    group: NavigationGroup
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeatureProcess:
     """A worker that runs in a process of its own: `berth run NAME`. Other workers do not need its answers, so
@@ -115,7 +126,7 @@ class Feature:
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # command → a meaning of its exit code 1
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
-    pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
+    pages: Mapping[str, PageEntry] = field(default_factory=dict)  # address → entry of the navigation
     reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
     # code of a refused claim → the change after which the request can be tried again
     wakes: Mapping[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from control_room.kit.frame import (
         AddedPages,
+        FoundPage,
         FoundRecords,
         PageContext,
         PageGroup,
@@ -58,6 +59,7 @@ OFFERED = {
     "post": ".frame",  # the route of a form
     "unknown_operation": ".frame",  # the refusal of a form whose operation does not exist
     "AddedPages": ".frame",  # the pages of a feature, and what it adds to pages of others
+    "FoundPage": ".frame",  # the page of an object that the search found
     "PageGroup": ".frame",  # the base class of pages about one subject
     "PageContext": ".frame",  # what all pages share: queries, events, clock
     "Renderer": ".frame",  # renders templates, and reads posted forms

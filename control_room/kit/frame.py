@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from bus.clock import Clock, moment_text, time_text
+from bus.feature import NavigationGroup, PageEntry
 from bus.masking import printable
 from control_room.access import Sessions
 from control_room.kit import words
@@ -30,20 +31,14 @@ from control_room.worker import Events
 HERE = Path(__file__).parents[1]
 
 
-NAVIGATION = (
-    ("/", "Now"),
-    ("/hosts", "Hosts"),
-    ("/builds", "Builds"),
-    ("/metal", "Bare metal"),
-    ("/bus", "Bus"),
-    ("/audit", "Audit"),
-)
-
-
-NavigationEntry = tuple[str, str]  # address and name
-
-
-AFTER_FEATURES = 2  # entries of the navigation after those of features
+NAVIGATION: Mapping[str, PageEntry] = {
+    "/": PageEntry("Now", "Overview"),
+    "/bus": PageEntry("Messages", "Overview"),
+    "/audit": PageEntry("Audit trail", "Overview"),
+    "/hosts": PageEntry("Hosts", "Hosts"),
+    "/metal": PageEntry("Bare metal", "Hosts"),
+    "/builds": PageEntry("Builds", "Instances"),
+}
 
 
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
@@ -74,6 +69,16 @@ class FoundRecords:
     silent: Sequence[str] = ()  # workers that did not answer
 
 
+@dataclass(frozen=True)
+class FoundPage:
+    """The page of an object that the search found."""
+
+    kind: str  # of the object, such as `host`
+    name: str
+    address: str
+    detail: str = ""  # tells objects of the same name apart
+
+
 @dataclass(frozen=True, kw_only=True)
 class AddedPages:
     """The pages of a feature, and what it adds to pages of the kernel and of other features."""
@@ -82,6 +87,8 @@ class AddedPages:
     sections: Mapping[str, Section] = field(default_factory=dict)  # name of a page → section
     # finds further records of the id of a build page
     records: Callable[[str], Awaitable[FoundRecords]] | None = None
+    # finds pages for an id or a name that an operator searches
+    find: Callable[[str], Awaitable[Sequence[FoundPage]]] | None = None
     # value of `act` in a form on the page of a host → operation
     host_operations: Mapping[str, HostOperation] = field(default_factory=dict)
 
@@ -97,7 +104,7 @@ class PagePart:
 class FeaturePages:
     """The navigation and templates of a feature's pages, and the function that makes the pages."""
 
-    navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
+    navigation: Mapping[str, PageEntry]  # address → entry
     make: "Callable[[PageContext, Renderer], AddedPages]"
     templates: Path
 
@@ -123,11 +130,9 @@ class Renderer:
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
-        navigation = (
-            *NAVIGATION[:-AFTER_FEATURES],
-            *(entry for feature in context.features for entry in feature.navigation),
-            *NAVIGATION[-AFTER_FEATURES:],
-        )
+        navigation = dict(NAVIGATION)
+        for feature in context.features:
+            navigation |= feature.navigation
         self._templates = Environment(
             loader=FileSystemLoader(
                 [HERE / "templates", *(feature.templates for feature in context.features)]
@@ -152,8 +157,8 @@ class Renderer:
             bar=_bar,
             with_code=_with_code,
             token=_token,
-            navigation=[entry for entry in navigation if _parent(entry, navigation) is None],
-            tabs=partial(_tabs, navigation),
+            navigation=grouped(navigation),
+            page_at=partial(page_at, navigation),
             themes=THEMES,
         )
         self.added = [feature.make(context, self) for feature in context.features]
@@ -171,6 +176,11 @@ class Renderer:
         found = await asyncio.gather(*finding)
         silent = [worker for each in found for worker in each.silent]
         return FoundRecords("".join(each.text for each in found), silent)
+
+    async def find(self, text: str) -> list[FoundPage]:
+        """Return the pages that features find for an id or a name."""
+        found = await asyncio.gather(*(added.find(text) for added in self.added if added.find is not None))
+        return [page for pages in found for page in pages]
 
     @property
     def host_operations(self) -> Mapping[str, HostOperation]:
@@ -280,16 +290,18 @@ class PageGroup:
         self._renderer = renderer
 
 
-def _parent(entry: NavigationEntry, navigation: Sequence[NavigationEntry]) -> NavigationEntry | None:
-    """Return the entry whose address is that of a folder of this entry's page, such as /a for /a/b."""
-    return next((other for other in navigation if entry[0].startswith(f"{other[0]}/")), None)
+def grouped(navigation: Mapping[str, PageEntry]) -> dict[NavigationGroup, dict[str, str]]:
+    """Return by group the names of its pages by address, without groups that have no page."""
+    found: dict[NavigationGroup, dict[str, str]] = {group: {} for group in get_args(NavigationGroup)}
+    for address, entry in navigation.items():
+        found[entry.group][address] = entry.name
+    return {group: pages for group, pages in found.items() if pages}
 
 
-def _tabs(navigation: Sequence[NavigationEntry], here: str) -> list[NavigationEntry]:
-    """Return the entries that a page shows as tabs: a page of the navigation with the pages below it."""
-    top = next((each for each in navigation if here == each[0] or here.startswith(f"{each[0]}/")), None)
-    tabs = [each for each in navigation if top in (each, _parent(each, navigation))]
-    return tabs if top and len(tabs) > 1 else []
+def page_at(navigation: Mapping[str, PageEntry], path: str) -> str:
+    """Return the address of the page of the navigation to which a path belongs; "" if it belongs to none."""
+    above = [address for address in navigation if path == address or path.startswith(f"{address}/")]
+    return max(above, key=len, default="")
 
 
 def _bar(width: float, left: float = 0.0) -> Markup:

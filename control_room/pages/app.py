@@ -14,6 +14,7 @@ from control_room.kit.frame import HERE, PageContext, PageRefused, Renderer, get
 from control_room.pages.audit import AuditPages
 from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages, DeadLetterPages
+from control_room.pages.find import FindPages
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.now import NowPages
@@ -38,6 +39,7 @@ def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
     yield get("/", now.page)
     yield get("/now/events", now.events)
+    yield get("/find", FindPages(context, renderer).page)
     yield from _routes_of_hosts(context, renderer)
     yield from _routes_of_instances(context, renderer)
     for added in renderer.added:

@@ -1,6 +1,6 @@
 """Declares the feature capacity_history."""
 
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="capacity_history",
@@ -11,5 +11,5 @@ FEATURE = Feature(
         "capacity": "Used, free, stranded and waiting capacity over time"
         " (features/capacity_history/README.md)."
     },
-    pages={"/capacity": "Capacity"},
+    pages={"/capacity": PageEntry("Capacity", "Overview")},
 )

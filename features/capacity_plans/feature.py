@@ -1,6 +1,6 @@
 """Declares the feature capacity_plans."""
 
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="capacity_plans",
@@ -12,5 +12,5 @@ FEATURE = Feature(
         "with_what_if.what_if_part",
     ),
     defines=("added_to_plans",),
-    pages={"/what-if/capacity": "Capacity"},
+    pages={"/what-if/capacity": PageEntry("Capacity plans", "Requests")},
 )

@@ -1,6 +1,6 @@
 """Declares the feature headroom."""
 
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="headroom",
@@ -20,6 +20,6 @@ FEATURE = Feature(
         "headroom": "Capacity that is kept for the loss of any one host or rack"
         " (features/headroom/README.md)."
     },
-    pages={"/headroom": "Headroom"},
+    pages={"/headroom": PageEntry("Headroom", "Hosts")},
     meters=(("features.headroom.controller", "placement"),),
 )

@@ -1,6 +1,6 @@
 """Declares the feature maintenance."""
 
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 from features.maintenance.settings import MaintenanceSettings
 
 FEATURE = Feature(
@@ -16,7 +16,7 @@ FEATURE = Feature(
         "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic"
         " evacuations of dead hosts (features/maintenance/README.md)."
     },
-    pages={"/maintenance": "Maintenance"},
+    pages={"/maintenance": PageEntry("Maintenance", "Hosts")},
     meters=(
         ("features.maintenance.controller", "scheduler"),
         ("features.maintenance.evacuations", "scheduler"),

@@ -1,7 +1,7 @@
 """Declares the feature moves."""
 
 from bus.decisions import ReasonTable
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="moves",
@@ -31,7 +31,7 @@ FEATURE = Feature(
         "moves": "Moves of instances from host to host (features/moves/README.md): moves in progress, and the"
         " results of ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
-    pages={"/moves": "Moves"},
+    pages={"/moves": PageEntry("Moves", "Instances")},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_moves", "conductor")),
     reasons=(
         ReasonTable(

@@ -1,6 +1,6 @@
 """Declares the feature nova."""
 
-from bus.feature import Feature, FeatureProcess
+from bus.feature import Feature, FeatureProcess, PageEntry
 from features.nova.settings import NovaSettings
 
 
@@ -35,7 +35,7 @@ FEATURE = Feature(
     ),
     commands={"Other systems": {"nova": "commands", "nova report": "with_what_if.commands"}},
     command_groups={"nova": "A Nova that berth serves or observes (features/nova/README.md)."},
-    pages={"/nova": "Nova"},
+    pages={"/nova": PageEntry("Nova", "Policy")},
     meters=(("features.nova.with_what_if.shadow", "nova-shadow"),),
     examples=(
         ("nova_amqp_url", "amqp://127.0.0.1/nova"),

@@ -1,7 +1,7 @@
 """Declares the feature preemption."""
 
 from bus.decisions import OF_CLAIMS, ReasonTable
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="preemption",
@@ -22,7 +22,7 @@ FEATURE = Feature(
     command_groups={
         "priority": "Priority classes: requests that may preempt instances (features/preemption/README.md)."
     },
-    pages={"/preemptions": "Preemption"},
+    pages={"/preemptions": PageEntry("Preemption", "Instances")},
     meters=(("features.preemption.rule", "placement"),),
     reasons=(
         ReasonTable(

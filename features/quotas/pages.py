@@ -15,6 +15,7 @@ from bus.replication import PlacementChanged
 from control_room.kit import (
     AddedPages,
     Changes,
+    FoundPage,
     PageContext,
     PageGroup,
     PagePart,
@@ -86,7 +87,8 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
             *live("/projects", pages),
             post("/projects", pages.edit),
             get("/projects/instances", pages.instances),
-        ]
+        ],
+        find=pages.find,
     )
 
 
@@ -158,6 +160,15 @@ class ProjectPages(PageGroup):
         return self._renderer.page(
             request, "project_instances.html", wanted=wanted, found=project_instances(replies, INSTANCES)
         )
+
+    async def find(self, text: str) -> list[FoundPage]:
+        """Return the page of the project with this id, if it has limits or uses anything."""
+        if not is_project(text):
+            return []
+        find = FindQuotas(project=text, used=True, limit=1)
+        found = await query("placement", self._context.queries.asker(QUOTAS), find)
+        known = [quota for quota in found.answer.quotas if quota.limits or quota.used] if found.answer else []
+        return [FoundPage("project", text, address("/projects", {"project": text})) for _ in known]
 
     async def _page(
         self, request: Request, wanted: ProjectsQuery, form: QuotaForm, done: str = "", status: int = 200

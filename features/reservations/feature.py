@@ -1,7 +1,7 @@
 """Declares the feature reservations."""
 
 from bus.decisions import OF_THE_WHOLE, ReasonTable
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 from features.reservations.settings import ReservationSettings
 
 FEATURE = Feature(
@@ -13,7 +13,7 @@ FEATURE = Feature(
     command_groups={
         "reserve": "Reservations: capacity held for builds of a project (features/reservations/README.md)."
     },
-    pages={"/reservations": "Reservations"},
+    pages={"/reservations": PageEntry("Reservations", "Policy")},
     meters=(("features.reservations.filling", "scheduler"),),
     reasons=(
         ReasonTable(

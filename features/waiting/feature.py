@@ -1,7 +1,7 @@
 """Declares the feature waiting."""
 
 from bus.decisions import OF_THE_WHOLE, ReasonTable
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 from features.waiting.settings import WaitingSettings
 
 FEATURE = Feature(
@@ -21,7 +21,7 @@ FEATURE = Feature(
     command_groups={
         "share": "Weights of projects while requests are backlogged (features/waiting/fair-share.md)."
     },
-    pages={"/waiting": "Waiting"},
+    pages={"/waiting": PageEntry("Waiting", "Requests")},
     meters=(
         ("features.waiting.signal", "scheduler"),
         ("features.waiting.start_estimates", "scheduler"),

@@ -1,6 +1,6 @@
 """Declares the feature what_if."""
 
-from bus.feature import Feature
+from bus.feature import Feature, PageEntry
 
 FEATURE = Feature(
     name="what_if",
@@ -17,5 +17,5 @@ FEATURE = Feature(
     defines=("what_if_part",),
     commands={"Builds": {"what-if": "commands"}},
     exit_codes={"what-if": "it does not fit"},
-    pages={"/what-if": "What if"},
+    pages={"/what-if": PageEntry("What if", "Requests")},
 )

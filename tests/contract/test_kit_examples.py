@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from berth import control_room_setup
 from berth.kit import command_groups
+from bus.feature import PageEntry
 from control_room.kit.frame import FeaturePages
 from tests.support.command_line import a_served_placement
 from tests.support.placement_builders import a_placement, a_report
@@ -57,7 +58,7 @@ async def test_the_page_counts_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     pages = FeaturePages(
-        navigation=[("/cell-count", "Cells")],
+        navigation={"/cell-count": PageEntry("Cells", "Overview")},
         make=loaded(files["pages.py"]).make,
         templates=tmp_path / "templates",
     )

@@ -100,7 +100,7 @@ def section(answer: Callable[[Any], Awaitable[Any]]) -> frame.Section:
     """Return the section about the headroom after claims, with this answer to its query."""
     queries = SimpleNamespace(asker=lambda query: answer)
     templates = Path(pages.__file__).with_name("templates")
-    only = frame.FeaturePages(navigation=(), make=lambda *_: frame.AddedPages(), templates=templates)
+    only = frame.FeaturePages(navigation={}, make=lambda *_: frame.AddedPages(), templates=templates)
     context: Any = SimpleNamespace(access=None, sessions=None, features=[only], queries=queries)
     return partial(pages.after_claims, context, frame.Renderer(context))
 

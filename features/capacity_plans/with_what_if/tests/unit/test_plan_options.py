@@ -10,6 +10,7 @@ from tests.support.command_line import typed
 MIX = ("--mix", "VCPU:1")
 OF_FEATURES = (
     ("groups", ("--group", "nope")),
+    ("reservations", ("--reservation", "season")),
     ("topology", ("--pack", "rack")),
     ("topology", ("--spread", "rack:2")),
     ("topology", ("--role", "worker:3")),
@@ -26,7 +27,6 @@ OF_FEATURES = (
             )
             for feature, words in OF_FEATURES
         ),
-        (MIX, ("--reservation", "season")),
         (MIX, ("--aggregate", "east")),
         (MIX, ("--count", "3")),
         (MIX, ("--preempt",)),
