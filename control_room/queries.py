@@ -12,7 +12,7 @@ from bus.clock import Clock
 from bus.decisions import Record, RecordedHost
 from bus.delivery.recording import Caller
 from bus.delivery.runner import Listener
-from bus.host_health import FindHostHealth, HostHealthFound, every_health
+from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, every_health
 from bus.problems import KnownProblem
 from bus.protocol import Transport
 from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
@@ -119,7 +119,7 @@ class FleetReader:
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
-        fleet.set_down(await self._down())
+        fleet.set_health(await self._health())
         self._read = self._clock.monotonic()
         return fleet
 
@@ -135,13 +135,13 @@ class FleetReader:
             fleet.take(page)
         return fleet
 
-    async def _down(self) -> frozenset[str]:
-        down = set[str]()
+    async def _health(self) -> dict[str, HostHealth]:
+        found = dict[str, HostHealth]()
         with suppress(*NO_ANSWER):
             async for health in every_health(self._questions.health):
                 if health.recorded:
-                    down.add(health.root)
-        return frozenset(down)
+                    found[health.root] = health
+        return found
 
     async def _followed(self, fleet: Fleet) -> Fleet:
         number, roots = fleet.number, set[str]()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bus.host_health import HostHealth
 from bus.replication import TreesFound
 from bus.resources import Provider
 from control_room.kit.flavors import AMOUNT
@@ -29,6 +30,7 @@ def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
 
 
 MOST_CLASSES = 40
+CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")  # whose used shares are kept for each host
 
 
 @dataclass
@@ -37,9 +39,11 @@ class Fleet:
 
     number: int = 0
     hosts: dict[str, KnownHost] = field(default_factory=dict)
+    # root → the used share of each of CLASSES; -1: the host has none of it
+    shares: dict[str, tuple[float, ...]] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
     layout: int = 0  # counts changes of hosts, names and total amounts
-    down: frozenset[str] = frozenset()  # roots of hosts that are down or disabled by their agents
+    health: Mapping[str, HostHealth] = field(default_factory=dict)  # by root, if not up
     moved: dict[str, int] = field(default_factory=dict)  # root → number of its last change
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
@@ -50,23 +54,27 @@ class Fleet:
             if host is not None and (known := self.hosts.get(host.root)) != host:
                 self.layout += known is None or known.layout != host.layout
                 self.hosts[host.root] = host
+                self.shares[host.root] = tuple([_share(*host.amounts(name)) for name in CLASSES])
                 self.moved[host.root] = number
             elif not tree.providers:
                 self.layout += self.hosts.pop(tree.root or "", None) is not None
+                self.shares.pop(tree.root or "", None)
                 self.moved.pop(tree.root or "", None)
 
-    def set_down(self, down: frozenset[str]) -> None:
-        """Set which hosts are down, by root. After a change, open browsers draw the whole heat map again."""
-        self.layout += down != self.down
-        self.down = down
+    def set_health(self, health: Mapping[str, HostHealth]) -> None:
+        """Set the health of the hosts that are down or disabled by their agents, by root. If these are other
+        hosts, open browsers draw the whole heat map again.
+        """
+        self.layout += health.keys() != self.health.keys()
+        self.health = health
 
     def is_closed(self, host: KnownHost) -> bool:
         """Return whether a host takes no new builds."""
-        return host.closed or host.root in self.down
+        return host.closed or host.root in self.health
 
     def fits(self, host: KnownHost, flavor: Mapping[str, int]) -> int:
         """Return how many instances of a flavor fit on a host; 0 if it is down."""
-        return 0 if host.root in self.down else host.fits(flavor)
+        return 0 if host.root in self.health else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
         """Return the hosts sorted by cell, zone and name, as the heat map draws them."""
@@ -82,6 +90,10 @@ class Fleet:
         """Return the resource classes of all hosts, in the order of the page."""
         self.in_order()
         return self._drawn[2]
+
+
+def _share(capacity: int, used: int) -> float:
+    return used / capacity if capacity else -1.0
 
 
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:

@@ -36,6 +36,7 @@ NAVIGATION: Mapping[str, PageEntry] = {
     "/bus": PageEntry("Messages", "Overview"),
     "/audit": PageEntry("Audit trail", "Overview"),
     "/hosts": PageEntry("Hosts", "Hosts"),
+    "/host-table": PageEntry("Table of hosts", "Hosts"),
     "/metal": PageEntry("Bare metal", "Hosts"),
     "/builds": PageEntry("Builds", "Instances"),
 }

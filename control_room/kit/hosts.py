@@ -36,6 +36,11 @@ class KnownHost:
     new: bool = False  # a host that does not exist yet, of a plan
 
     @property
+    def forced_down(self) -> bool:
+        """Return whether an operator forced the host down."""
+        return FORCED_DOWN in self.traits
+
+    @property
     def layout(self) -> object:
         """Return the host's name, cell, zone and capacities; if they change, browsers redraw the heat map."""
         amounts = [(stock.resource_class, stock.capacity, stock.max_unit) for stock in self.stocks]

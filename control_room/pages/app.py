@@ -59,6 +59,7 @@ def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route
     yield get("/hosts", heat.page)
     yield get("/hosts.json", heat.data)
     yield get("/hosts/events", heat.events)
+    yield get("/host-table", heat.table)
     yield get("/hosts/{host}", host.page)
     yield post("/hosts/{host}", host.operate)
     yield from live("/metal", metal)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from bus.queries import FindInstances, InstancesFound
 from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
 from control_room.core.builds import latest
+from control_room.core.host_table import STATES, TableQuery, table
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
 from control_room.core.metal import BoardNode, MetalNodes, board, completed
 from control_room.kit import words
@@ -160,7 +162,7 @@ LONGEST_NAME = 200
 
 
 class HeatPages(PageGroup):
-    """Shows all hosts as a map coloured by free capacity."""
+    """Shows all hosts as a map coloured by free capacity, and as a table."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
@@ -173,6 +175,33 @@ class HeatPages(PageGroup):
 
     async def page(self, request: Request) -> Response:
         return self._renderer.page(request, "hosts.html", flavor=request.query_params.get("flavor", USUAL))
+
+    async def table(self, request: Request) -> Response:
+        """Return a page of the table of hosts, sorted and filtered by the parameters of the address."""
+        given = {name: parameter(request, name) for name in ("q", "cell", "state", "sort")}
+        page = parameter(request, "page")
+        asked = TableQuery(
+            **{name: value for name, value in given.items() if value},
+            page=int(page) if page.isascii() and page.isdigit() else 1,
+        )
+        try:
+            fleet = await self._fleet.get(None)
+        except NO_ANSWER as problem:
+            raise PageRefused(503, "Placement does not answer", f"{problem}.") from None
+        found = table(fleet, asked)
+        find = FindHostHealth(roots=tuple(row.host.root for row in found.rows), described=True)
+        health = await query("a scheduler", self._context.queries.health, find) if found.rows else None
+        told = health.answer.capabilities if health is not None and health.answer else ()
+        return self._renderer.page(
+            request,
+            "host_table.html",
+            found=found,
+            asked=asked,
+            states=STATES,
+            address=partial(words.address, "/host-table"),
+            known={each.root: each for each in told},
+            now=self._context.clock.now(),
+        )
 
     async def events(self, request: Request) -> Response:
         """Return an event stream for an open heat map: an event when hosts have changed, after which the page

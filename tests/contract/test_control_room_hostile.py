@@ -56,6 +56,8 @@ PARAMETERS = {
     "/": ("wait",),
     "/login": ("x",),
     "/hosts": ("flavor", "window", "done", "made"),
+    "/host-table": ("q", "cell", "state", "sort", "page"),
+    "/find": ("q",),
     "/hosts.json": ("flavor", "since", "layout"),
     "/builds": ("id", "failed"),
     "/bus": ("topic",),

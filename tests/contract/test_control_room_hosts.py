@@ -8,7 +8,7 @@ import pytest
 
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
-from bus.host_health import HostHealthFound
+from bus.host_health import HostCapabilities, HostHealthFound
 from bus.queries import Instance, InstancesFound
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -57,6 +57,21 @@ async def test_hosts_are_sent_once_and_then_only_changes(room: VisitedRoom, plac
     assert await report(placement, gone(2, 2, cell="c2"), a_report(3)) == ["", ""]
     anew = await data(room, news)  # all hosts, because the layout changed
     assert anew["name"] == ["host-1", "host-3", "host-10"]
+
+
+async def test_the_table_shows_use_state_instances_and_heartbeat(placement: Placement) -> None:
+    await claim(placement, ClaimRequested(claims=(a_claim(1, on_hosts(10, VCPU=4)),)))
+    told = HostCapabilities(root=uid(10, "a"), instances=7, heard=1_800_000_000.0 - 3.0)
+    sent = {"health": HostHealthFound(hosts=(), capabilities=(told,))}
+    worker = silent_placement(placement, ("c1", "c2"))
+    async with a_visited_room(worker, answered=("trees", "changes", "aggregates"), sent=sent) as room:
+        page = " ".join((await room.page("/host-table?sort=-VCPU&cell=c1")).split())
+    first, second = (page.index(f">{name}</a></td>") for name in ("host-10", "host-1"))
+    assert first < second
+    assert "host-2<" not in page
+    row = page[first:second]
+    assert '<td><span class="state up">up</span></td> <td>c1</td>' in row
+    assert '<td class="n">7</td> <td class="n">3.0 s</td>' in row
 
 
 GUEST = Instance(

@@ -145,6 +145,7 @@ async def fill_pages(berth: OpenBerth) -> None:
 PAGES = {
     "now": "/",
     "hosts": "/hosts",
+    "host-table": "/host-table",
     "host": "/hosts/{host}",
     "builds": "/builds",
     "metal": "/metal?wait=1",
