@@ -40,7 +40,7 @@ class HostRow:
 
 
 @dataclass(frozen=True)
-class HostTable:
+class HostTablePage:
     """A page of the table."""
 
     rows: Sequence[HostRow]
@@ -53,7 +53,9 @@ class HostTable:
 
 
 def state_of(fleet: Fleet, host: KnownHost) -> str:
-    """Return one of STATES: like `berth host list`, but hosts that are full or forced down are told apart."""
+    """Return one of STATES. Unlike `berth host list`, hosts that are full or forced down have a state of
+    their own.
+    """
     health = fleet.health.get(host.root)
     state = condition(host.traits, health)
     if state == "down" and (host.forced_down or (health is not None and health.forced_down)):
@@ -61,7 +63,7 @@ def state_of(fleet: Fleet, host: KnownHost) -> str:
     return "full" if state == "up" and max(fleet.shares[host.root]) >= FULL else state
 
 
-def table(fleet: Fleet, asked: TableQuery) -> HostTable:
+def table(fleet: Fleet, asked: TableQuery) -> HostTablePage:
     """Return the page of the table that is asked for; the last one if there are fewer."""
     classes, part = [name for name in CLASSES if name in fleet.classes], asked.q.lower()
     hosts = [
@@ -82,7 +84,7 @@ def table(fleet: Fleet, asked: TableQuery) -> HostTable:
         for state, host in found[(page - 1) * ROWS : page * ROWS]
     ]
     cells = sorted({host.cell for host in fleet.hosts.values()})
-    return HostTable(rows, classes, len(found), pages, page, states, cells)
+    return HostTablePage(rows, classes, len(found), pages, page, states, cells)
 
 
 def _key(fleet: Fleet, column: str) -> Callable[[tuple[str, KnownHost]], Any]:

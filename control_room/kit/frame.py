@@ -38,6 +38,7 @@ NAVIGATION: Mapping[str, PageEntry] = {
     "/hosts": PageEntry("Hosts", "Hosts"),
     "/host-table": PageEntry("Table of hosts", "Hosts"),
     "/metal": PageEntry("Bare metal", "Hosts"),
+    "/instances": PageEntry("Instances", "Instances"),
     "/builds": PageEntry("Builds", "Instances"),
 }
 

@@ -16,6 +16,7 @@ from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.find import FindPages
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
+from control_room.pages.instances import InstancePages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.now import NowPages
 from control_room.pages.single_sign_on import SingleSignOnPages
@@ -67,6 +68,7 @@ def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route
 
 def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[Route]:
     builds = BuildPages(context, renderer)
+    yield get("/instances", InstancePages(context, renderer).page)
     yield get("/builds", builds.list_all)
     yield get("/builds/events", builds.events)
     yield get("/builds/{build}", builds.page)

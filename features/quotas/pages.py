@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from berth.kit import operations_refused
 from bus import topics
 from bus.errors import OperationRefused
-from bus.queries import FindInstances, FindWaiting
+from bus.queries import FindWaiting
 from bus.replication import PlacementChanged
 from control_room.kit import (
     AddedPages,
@@ -23,7 +23,6 @@ from control_room.kit import (
     PlacementWatch,
     Renderer,
     address,
-    get,
     is_project,
     listed,
     live,
@@ -37,13 +36,12 @@ from control_room.kit import (
 )
 from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
-from features.quotas.projects import project_instances, projects_listed, projects_of
+from features.quotas.projects import projects_listed, projects_of
 
 log = logging.getLogger(__name__)
 
 SECONDS = 2.0  # between two updates without changes of quotas: usage also grows
 PAGE_SIZE = 50  # projects
-INSTANCES = 100  # instances on a page
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,7 @@ class ProjectsData:
 
 def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = ProjectPages(context, renderer)
-    return AddedPages(
-        routes=[
-            *live("/projects", pages),
-            post("/projects", pages.edit),
-            get("/projects/instances", pages.instances),
-        ],
-        find=pages.find,
-    )
+    return AddedPages(routes=[*live("/projects", pages), post("/projects", pages.edit)], find=pages.find)
 
 
 class ProjectPages(PageGroup):
@@ -138,28 +129,6 @@ class ProjectPages(PageGroup):
         log.info("%s: %s limits of project %s: %s", user_of(request), act, project, state)
         done = address("/projects", {"project": project, "done": act})
         return RedirectResponse(done, status_code=303)
-
-    async def instances(self, request: Request) -> Response:
-        """Show the instances of one project."""
-        wanted = _wanted(request)
-        if not wanted.project:
-            return RedirectResponse("/projects", status_code=303)
-        ask, cells = self._context.queries.instances, await self._context.status.cells()
-        replies = await asyncio.gather(
-            *(
-                query(
-                    f"cell {cell}",
-                    ask,
-                    FindInstances(
-                        cell=cell, project=wanted.project, after=wanted.after, limit=INSTANCES, count=True
-                    ),
-                )
-                for cell in cells
-            )
-        )
-        return self._renderer.page(
-            request, "project_instances.html", wanted=wanted, found=project_instances(replies, INSTANCES)
-        )
 
     async def find(self, text: str) -> list[FoundPage]:
         """Return the page of the project with this id, if it has limits or uses anything."""

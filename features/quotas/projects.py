@@ -1,9 +1,9 @@
-"""Computes the data of the pages about projects: usage, limits, waiting requests and instances."""
+"""Computes the data of the pages about projects: usage, limits and waiting requests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from bus.queries import Instance, InstancesFound, WaitingFound
+from bus.queries import WaitingFound
 from control_room.kit import Reply
 from features.quotas.messages import DEFAULT, UNLIMITED, ProjectShare, Quota, QuotasFound, shares_of
 
@@ -72,27 +72,3 @@ def projects_listed(
 
 def _limits(quota: Quota) -> list[tuple[str, int | None]]:
     return [(name, None if limit == UNLIMITED else limit) for name, limit in sorted(quota.limits.items())]
-
-
-@dataclass(frozen=True)
-class ProjectInstances:
-    """A page of a project's instances in all cells, sorted by id."""
-
-    instances: Sequence[Instance]
-    count: int  # in the cells that answered
-    more: str  # `after` of the next page; empty: this is the last page
-    silent: Sequence[str] = field(default=())  # cells that did not answer
-
-
-def project_instances(replies: Sequence[Reply[InstancesFound]], most: int) -> ProjectInstances:
-    """Merge the cells' pages of a project's instances into one page of at most `most`, sorted by id."""
-    answers = [reply.answer for reply in replies if reply.answer is not None]
-    every = sorted((one for answer in answers for one in answer.instances), key=lambda one: one.build)
-    cut = len(every) > most or any(answer.more for answer in answers)
-    shown = every[:most]
-    return ProjectInstances(
-        instances=shown,
-        count=sum(answer.count for answer in answers),
-        more=shown[-1].build if cut and shown else "",
-        silent=[reply.source for reply in replies if reply.problem],
-    )

@@ -59,6 +59,7 @@ PARAMETERS = {
     "/host-table": ("q", "cell", "state", "sort", "page"),
     "/find": ("q",),
     "/hosts.json": ("flavor", "since", "layout"),
+    "/instances": ("project", "host", "cell", "status", "name", "after"),
     "/builds": ("id", "failed"),
     "/bus": ("topic",),
     "/bus/dead": ("queue", "after", "replayed"),

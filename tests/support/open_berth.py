@@ -147,6 +147,7 @@ PAGES = {
     "hosts": "/hosts",
     "host-table": "/host-table",
     "host": "/hosts/{host}",
+    "instances": "/instances",
     "builds": "/builds",
     "metal": "/metal?wait=1",
     "bus": "/bus",

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from berth.kit import Settings
-from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, WaitingFound
+from bus.queries import FindWaiting, WaitingFound
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from features.quotas import pages
 from features.quotas.messages import DEFAULT, QUOTAS, Quota, QuotasFound
 from features.quotas.tests.support.limits import limit, quota
 from placement_worker.testing import Placement
-from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
-from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
 INVENTORIES = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192)}
@@ -87,9 +85,6 @@ async def test_projects_are_listed_in_pages(
 async def test_without_answers_the_page_says_what_is_unknown(placement: Placement) -> None:
     async with a_visited_room() as alone:
         assert "Placement does not answer: no consumer" in await alone.page("/projects")
-        assert "Incomplete, these did not answer: cell c1" in await alone.page(
-            "/projects/instances?project=p1"
-        )
     await limit(placement, VCPU=1)
     async with a_room(placement, answers={}) as room:
         page = await room.page("/projects")
@@ -195,40 +190,3 @@ async def test_limits_of_keystone_are_shown_without_a_form() -> None:
 
 
 # Instances
-
-
-def an_instance(number: int, cell: str) -> Instance:
-    return Instance(
-        build=uid(number), name=f"<{number}>", status="active", cell=cell, host=f"h{number}",
-        root=uid(number, "a"), project="p1", flavor="m1",
-    )  # fmt: skip
-
-
-CELLS = {"c1": (1, 4, 5), "c2": (2, 3, 6, 7)}
-
-
-async def instances_of_p1(question: FindInstances) -> InstancesFound:
-    numbers = CELLS[question.cell] if question.project == "p1" else ()
-    every = [an_instance(number, question.cell) for number in numbers]
-    left = [one for one in every if one.build > question.after]
-    found = left[: question.limit]
-    return InstancesFound(instances=tuple(found), more=len(left) > len(found), count=len(every))
-
-
-async def test_the_instances_of_a_project_are_listed_in_pages_over_all_cells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pages, "INSTANCES", 3)
-    settings = Settings().having(cells=("c1", "c2"))
-    listed, address = list[str](), "/projects/instances?project=p1"
-    async with a_visited_room(sent={"instances": instances_of_p1}, settings=settings) as room:
-        for _ in range(5):
-            page = await room.page(address)
-            assert "<small>7</small>" in page
-            listed += re.findall(r"&lt;(\d)&gt;</a>", page)
-            if (found := re.search(r'href="([^"]+)">Next', page)) is None:
-                break
-            address = found[1].replace("&amp;", "&")
-        assert (await room.browser.get("/projects/instances", headers=HTML)).status_code == 303
-    assert listed == list("1234567")
-    assert f"/hosts/{uid(7, 'a')}" in page and f"/builds/{uid(7)}" in page

@@ -5,11 +5,7 @@ from typing import Any
 from features.quotas.edits import set_quota
 from features.quotas.messages import DEFAULT, EDIT_QUOTA, QUOTAS, UNLIMITED
 
-PAGES = {
-    "projects": "/projects",
-    "project": "/projects?project=web",
-    "project-instances": "/projects/instances?project=web",
-}
+PAGES = {"projects": "/projects", "project": "/projects?project=web"}
 VALUES: dict[str, str] = {}
 FORMS = {
     "/projects": [
@@ -19,7 +15,7 @@ FORMS = {
 }
 
 ANSWERED = (EDIT_QUOTA, QUOTAS)  # queries
-PARAMETERS = {"/projects": ("project", "after", "done"), "/projects/instances": ("project", "after")}
+PARAMETERS = {"/projects": ("project", "after", "done")}
 STREAMS = ("/projects",)
 FORM_FIELDS = {
     "/projects": {
