@@ -3,7 +3,7 @@
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN, HostHealth
 from control_room.core.host_table import ROWS, STATES, TableQuery, state_of, table
 from control_room.core.hosts import Fleet
-from tests.unit.test_room_figures import a_page
+from tests.support.trees_found import a_page
 
 CAPACITY = 32
 

@@ -8,7 +8,6 @@ from berth import control_room_place
 from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import HostReported
-from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
 from control_room.bus_load import route_of
 from control_room.core.builds import (
@@ -32,6 +31,7 @@ from control_room.kit.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
+from tests.support.trees_found import a_page
 
 BEGAN = 1000 * TICK
 
@@ -157,21 +157,6 @@ def test_further_instances_that_fit(
 ) -> None:
     assert a_host(*has).fits(flavor) == fits
     assert a_host(*has, closed=True).fits(flavor) == 0
-
-
-def a_page(*hosts: tuple[str, int], traits: tuple[str, ...] = (), agent: str = "a1") -> TreesFound:
-    """Hosts by name, with so many of 16 × 2 − 2 VCPU held."""
-    return TreesFound(
-        trees=tuple(
-            KnownTree(None, None, 0, 1, (KnownProvider(f"r-{name}", name, None, 1, 1, 0, (used,), 0, 0),))
-            for name, used in hosts
-        ),
-        inventories=(KnownInventory("VCPU", 17, 1, 1, 16, 1, 2.0),),
-        stocks=((0,),),
-        traits=(traits,),
-        aggregates=(("agg",),),
-        owners=(("c1", agent, "z1"),),
-    )
 
 
 def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
