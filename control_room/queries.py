@@ -139,8 +139,7 @@ class FleetReader:
         found = dict[str, HostHealth]()
         with suppress(*NO_ANSWER):
             async for health in every_health(self._questions.health):
-                if health.recorded:
-                    found[health.root] = health
+                found[health.root] = health
         return found
 
     async def _followed(self, fleet: Fleet) -> Fleet:

@@ -44,6 +44,7 @@ class Fleet:
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
     layout: int = 0  # counts changes of hosts, names and total amounts
     health: Mapping[str, HostHealth] = field(default_factory=dict)  # by root, if not up
+    down: frozenset[str] = frozenset()  # roots of hosts that are down or disabled by their agents
     moved: dict[str, int] = field(default_factory=dict)  # root → number of its last change
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
@@ -62,19 +63,20 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_health(self, health: Mapping[str, HostHealth]) -> None:
-        """Set the health of the hosts that are down or disabled by their agents, by root. If these are other
-        hosts, open browsers draw the whole heat map again.
+        """Set the health of the hosts that are not up, by root. If other hosts are down or disabled by their
+        agents, open browsers draw the whole heat map again.
         """
-        self.layout += health.keys() != self.health.keys()
-        self.health = health
+        down = frozenset(root for root, each in health.items() if each.recorded)
+        self.layout += down != self.down
+        self.health, self.down = health, down
 
     def is_closed(self, host: KnownHost) -> bool:
         """Return whether a host takes no new builds."""
-        return host.closed or host.root in self.health
+        return host.closed or host.root in self.down
 
     def fits(self, host: KnownHost, flavor: Mapping[str, int]) -> int:
         """Return how many instances of a flavor fit on a host; 0 if it is down."""
-        return 0 if host.root in self.health else host.fits(flavor)
+        return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
         """Return the hosts sorted by cell, zone and name, as the heat map draws them."""

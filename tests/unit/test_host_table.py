@@ -26,11 +26,12 @@ def names(fleet: Fleet, **asked: object) -> list[str]:
 
 FLEET = a_fleet(
     ("h1", 4, ()), ("h2", CAPACITY, ()), ("h10", 8, (DRAIN, DISABLED)), ("h4", 0, (DISABLED,)),
-    ("h5", 0, (FORCED_DOWN,)), ("h6", 2, ()), ("h7", 2, ()),
+    ("h5", 0, (FORCED_DOWN,)), ("h6", 2, ()), ("h7", 2, ()), ("h8", 0, ()),
 )  # fmt: skip
 FLEET.set_health({
     "r-h6": health("h6", availability="down", why="no heartbeat"),
     "r-h7": health("h7", enabled=False, why_disabled="no disk"),
+    "r-h8": health("h8", availability="unknown"),
 })  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def test_each_state_has_a_word_of_its_own() -> None:
     states = {host.name: state_of(FLEET, host) for host in FLEET.in_order()}
     assert states == {
         "h1": "up", "h2": "full", "h10": "draining", "h4": "disabled", "h5": "forced down", "h6": "down",
-        "h7": "disabled",
+        "h7": "disabled", "h8": "unknown",
     }  # fmt: skip
     assert {*states.values()} <= {*STATES}
 
@@ -46,13 +47,13 @@ def test_each_state_has_a_word_of_its_own() -> None:
 def test_hosts_that_need_attention_are_first_and_say_why() -> None:
     found = table(FLEET, TableQuery())
     assert [(row.host.name, row.why) for row in found.rows] == [
-        ("h6", "no heartbeat"), ("h5", ""), ("h4", ""), ("h7", "no disk"), ("h10", ""), ("h2", ""),
-        ("h1", ""),
+        ("h6", "no heartbeat"), ("h5", ""), ("h8", ""), ("h4", ""), ("h7", "no disk"), ("h10", ""),
+        ("h2", ""), ("h1", ""),
     ]  # fmt: skip
 
 
 def test_columns_sort_in_both_directions() -> None:
-    assert names(FLEET, sort="name") == ["h1", "h2", "h4", "h5", "h6", "h7", "h10"]
+    assert names(FLEET, sort="name") == ["h1", "h2", "h4", "h5", "h6", "h7", "h8", "h10"]
     assert names(FLEET, sort="-VCPU")[:3] == ["h2", "h10", "h1"]
     assert names(FLEET, sort="no such column") == names(FLEET)
 
