@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from berth import __version__, logs
 from berth.commands import descriptions
 from berth.commands.index import EveryCommand
 from berth.features import add_messages
-from berth.kit.command_groups import Json
 from berth.kit.running import explained, given
-from berth.kit.terminal import say, write_json
 from berth.settings import described
 
 app = typer.Typer(
@@ -30,7 +27,7 @@ app = typer.Typer(
     help="berth finds a berth for every machine: event-driven placement and scheduling. "
     "`berth demo` shows it; `berth up` in one terminal and `berth boot --wait` in another try it.",
     epilog="Settings: berth.toml, BERTH_... variables, --config and flags, in rising order; see "
-    "`berth settings`. Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or "
+    "`berth reference settings`. Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or "
     "settings; 130 stopped by Ctrl-C.",
 )
 
@@ -60,27 +57,6 @@ def _before_every_command(
     given(config, sets)
     add_messages()  # a command may create messages before it imports the composition of a process
     logs.begin_traces()
-
-
-@app.command("commands", rich_help_panel="Inspect and check")
-def commands_command(
-    text: Annotated[str, typer.Argument(help="Only commands whose name or purpose has this text.")] = "",
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/commands.md.")] = False,
-) -> None:
-    """Show every command with its purpose, and whether it can print JSON."""
-    from berth import command_table
-
-    if markdown:
-        sys.stdout.write(command_table.markdown(app))
-        return
-    has = text.lower()
-    found = [row for row in command_table.as_json(app) if has in f"{row['command']} {row['does']}".lower()]
-    if as_json:
-        write_json(found)
-    else:
-        for row in found:
-            say.print(f"[bold]berth {row['command']}[/bold]  {escape(row['does'])}")
 
 
 def main() -> None:

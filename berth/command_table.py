@@ -13,16 +13,16 @@ from berth.features import features
 from berth.reference_tables import markdown_table
 
 EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it could not be done"
-    "audit": "something is over-allocated, doubled or without an owner",
+    "audit check": "something is over-allocated, doubled or without an owner",
     "boot": "fewer became active than were asked for (with `--wait`)",
     "cell drain": "something is still there",
-    "dead drop": "there is no letter with that id",
-    "dead replay": "some stay, or there is no letter with that id",
-    "dead show": "there is no letter with that id",
+    "system dead drop": "there is no letter with that id",
+    "system dead replay": "some stay, or there is no letter with that id",
+    "system dead show": "there is no letter with that id",
     "doctor": "there are warnings; **2**: a problem is critical, or something is broken",
     "host enable": "a host stays disabled for another cause, or by its agent",
-    "heal": "something is still wrong",
-    "import placement": "some could not be copied",
+    "audit heal": "something is still wrong",
+    "openstack import placement": "some could not be copied",
     "ironic diff": "something differs",
     "ironic stuck": "a node is stuck",
     "load": "boots were lost, changed or not active, the audit is not clean, or an instance was not deleted",

@@ -181,13 +181,13 @@ def _joins_in(folder: Path) -> tuple[str, ...]:
     return tuple(join for join in joins if any((folder / join).glob("*.py")))
 
 
-def commands_of(feature: Feature, panel: str) -> dict[str, str]:
-    """Return the commands that a feature has in a panel of `berth --help`, with their modules. A command of a
-    join counts only if both features are in the list.
+def commands_of(feature: Feature) -> dict[str, str]:
+    """Return the commands of a feature with their modules. A command of a join counts only if both features
+    are in the list.
     """
     return {
-        name: f"{package_of(feature)}.{module}"
-        for name, module in feature.commands.get(panel, {}).items()
+        path: f"{package_of(feature)}.{module}"
+        for path, module in feature.commands.items()
         if _is_listed(feature, module)
     }
 

@@ -121,9 +121,9 @@ class Feature:
     authentication: str = ""
     clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
-    # panel of `berth --help` → command or group of commands → module of the feature that defines it;
-    # "GROUP NAME" is a command that the feature adds to a group of the kernel, or a join to its feature's
-    commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # command or group of commands → module of the feature that defines it under its last word, such as
+    # "host drain"; also in a group of the kernel, or of a feature that this one needs
+    commands: Mapping[str, str] = field(default_factory=dict)
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # command → a meaning of its exit code 1
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, PageEntry] = field(default_factory=dict)  # address → entry of the navigation

@@ -20,7 +20,7 @@ from bus.requests import Flavor
 if TYPE_CHECKING:
     from compute_sim.driver_kit import DriverStand, RuleResult
 
-commands = Commands(name="agent", no_args_is_help=True)
+commands = Commands()
 
 
 @dataclass(frozen=True, kw_only=True)

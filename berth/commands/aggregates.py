@@ -37,7 +37,9 @@ from bus.masking import printable
 from bus.vocabulary import UNSAID_ID
 from control_room.kit.words import several
 
-commands = Commands(name="aggregate", no_args_is_help=True)
+commands = Commands()
+aggregates = Commands(name="aggregate", no_args_is_help=True)
+commands.add_typer(aggregates)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="AGGREGATE")]
 HostNames = Annotated[
@@ -55,7 +57,7 @@ Properties = Annotated[
 Force = Annotated[bool, described("Even where the zone of a host with instances changes by it.", "--force")]
 
 
-@commands.command("list")
+@aggregates.command("list")
 async def show_all(
     cli: ListCli,
     host: str = option("", "Only aggregates that contain this host."),
@@ -78,7 +80,7 @@ def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
     return aggregate.name or "-", aggregate.metadata.get(ZONE) or "-", f"{count:,}", rest or "-", aggregate.id
 
 
-@commands.command("show")
+@aggregates.command("show")
 async def show(cli: Cli, aggregate: Which) -> None:
     """Show one aggregate with its properties and all hosts."""
     async with cli.bus("aggregate") as bus:
@@ -107,7 +109,7 @@ class NewAggregate:
     force: Force = False
 
 
-@commands.command("create")
+@aggregates.command("create")
 async def create_command(cli: Cli, options: NewAggregate) -> None:
     """Create an aggregate. Example: `berth aggregate create east --zone east --host host-1`."""
     edit = MakeAggregate(
@@ -124,7 +126,7 @@ async def create_command(cli: Cli, options: NewAggregate) -> None:
         return
 
 
-@commands.command("set")
+@aggregates.command("set")
 async def set_command(
     cli: Cli,
     aggregate: Which,
@@ -140,7 +142,7 @@ async def set_command(
     await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, name=name, set=metadata, force=force))
 
 
-@commands.command("unset")
+@aggregates.command("unset")
 async def unset_command(
     cli: Cli,
     aggregate: Which,
@@ -155,19 +157,19 @@ async def unset_command(
     await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, unset=keys, force=force))
 
 
-@commands.command("add")
+@aggregates.command("add")
 async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Add hosts to an aggregate. Later reports of the hosts' agents do not remove them."""
     await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, add=tuple(hosts), force=force))
 
 
-@commands.command("remove")
+@aggregates.command("remove")
 async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Remove hosts from an aggregate."""
     await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, remove=tuple(hosts), force=force))
 
 
-@commands.command("delete")
+@aggregates.command("delete")
 async def delete_command(
     cli: Cli,
     aggregate: Which,
@@ -177,7 +179,7 @@ async def delete_command(
     await change(cli, aggregate, DropAggregate(aggregate=UNSAID_ID, force=force))
 
 
-@commands.command("import")
+@commands.command("aggregates")
 async def import_command(
     cli: Cli,
     file: Annotated[

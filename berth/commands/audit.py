@@ -37,7 +37,7 @@ class AuditOptions:
     agents: bool = option(False, "Ask every agent which guests it has, too, as after a restore.")
 
 
-@commands.command("audit")
+@commands.command("check")
 async def audit_command(
     options: AuditOptions,
     as_json: Json = False,

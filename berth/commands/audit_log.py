@@ -35,7 +35,7 @@ class ActFilters:
     outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or started.")
 
 
-@commands.command("audit-log")
+@commands.command("log")
 async def audit_log_command(
     cli: ListCli,
     filters: ActFilters,

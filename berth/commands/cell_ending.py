@@ -44,9 +44,11 @@ from bus.vocabulary import Missing
 UNREAD_SECONDS = 5.0  # time limit for placement to unsubscribe from the queues of a removed cell
 
 commands = Commands()
+agents = Commands(name="agent", no_args_is_help=True)
+commands.add_typer(agents)
 
 
-@commands.command("remove")
+@commands.command("delete")
 async def remove(
     cli: Cli,
     name: NameOfCell,
@@ -138,7 +140,7 @@ class AgentOptions:
     broker: str = option("", "RabbitMQ as the agent reaches it (default: amqp_url).", metavar="URL")
 
 
-@commands.command("add-agent")
+@agents.command("create")
 async def add_agent(
     cli: Cli, cell: CellOfAgent, name: NameOfAgent, options: AgentOptions, *, tool: BrokerTool
 ) -> None:
@@ -194,7 +196,7 @@ def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
     return ""
 
 
-@commands.command("remove-agent")
+@agents.command("delete")
 async def remove_agent(
     cli: Cli,
     cell: CellOfAgent,

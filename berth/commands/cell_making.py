@@ -60,7 +60,7 @@ class CellOptions:
     )
 
 
-@commands.command("add")
+@commands.command("create")
 async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool: BrokerTool) -> int:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.

@@ -26,7 +26,7 @@ from bus.errors import BrokerRefused, Unavailable, Unroutable
 commands = Commands()
 
 
-@commands.command("credentials")
+@commands.command("list")
 async def credentials_command(cli: ListCli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 

@@ -28,7 +28,7 @@ _ENDED: tuple[InstanceStatus, ...] = tuple(
 commands = Commands()
 
 
-@commands.command("ends")
+@commands.command("ended")
 async def ends_command(
     cli: ListCli,
     since: str = option("10m", "Builds that ended or changed in this time, such as 90s, 30m or 2d."),

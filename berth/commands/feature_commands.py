@@ -40,8 +40,7 @@ def table() -> str:
 
 def _declared() -> Iterator[tuple[str, tuple[str, ...]]]:
     for feature in features():
-        for commands in feature.commands.values():
-            for command, module in commands.items():
-                join = module.partition(".")[0]
-                joined = (join.removeprefix("with_"),) if join.startswith("with_") else ()
-                yield command, (feature.name, *joined)
+        for command, module in feature.commands.items():
+            join = module.partition(".")[0]
+            joined = (join.removeprefix("with_"),) if join.startswith("with_") else ()
+            yield command, (feature.name, *joined)

@@ -7,7 +7,6 @@ source text of the modules, without loading the modules.
 import re
 import sys
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,53 +19,50 @@ from typer.core import TyperCommand, TyperGroup
 from berth.commands.feature_commands import missing_features
 from berth.features import commands_of, features
 
-# panel → command → its module, in the order in which they are shown
+# command or group → the module that defines it, under its last word
 _MODULES = {
-    "Run": {
-        "demo": "load", "init": "init", "up": "run", "run": "run", "migrate": "run",
-    },
-    "Builds": {
-        "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
-        "why": "why", "node": "nodes",
-    },
-    "Moves": {},  # of features
-    "Hosts": {
-        "cell": "cells", "token": "tokens", "credentials": "credentials",
-        "agent": "agents", "host": "hosts", "top": "top", "aggregate": "aggregates",
-        "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-    },
-    "Inspect and check": {
-        "problems": "problems", "doctor": "audit", "audit": "audit", "audit-log": "audit_log",
-        "heal": "audit",
-        "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
-        "reasons": "descriptions", "features": "descriptions", "roles": "descriptions",
-        "http": "descriptions",
-        "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
-        "debug": "support", "upgrade": "support",
-    },
-    "Other systems": {
-        "import": "importing", "ironic": "ironic",
-    },
+    "demo": "load", "init": "init", "up": "run", "boot": "builds", "why": "why", "delete": "builds",
+    "load": "load", "problems": "problems", "doctor": "audit", "top": "top", "run": "run",
+    "instance list": "instances", "instance ended": "ends",
+    "host": "hosts",
+    "cell": "cells", "cell agent": "cell_ending", "cell agent check": "agents",
+    "project usage": "providers",
+    "resource provider": "providers", "resource class": "providers", "resource trait": "providers",
+    "resource aggregate": "aggregates",
+    "access list": "credentials", "access token": "tokens",
+    "policy list": "rules",
+    "audit check": "audit", "audit heal": "audit", "audit log": "audit_log",
+    "system migrate": "run", "system upgrade": "support", "system bundle": "support", "system dead": "dead",
+    "system completion": "descriptions", "system man": "init",
+    "ironic": "ironic", "ironic publish": "nodes",
+    "openstack import": "importing", "openstack import aggregates": "aggregates",
+    "reference": "reference",
 }  # fmt: skip
-_GROUPS = {  # group → its description
-    "node": "Publish events of a bare-metal node, like Ironic.",
-    "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
-    " Disable, drain, add or remove a cell.",
-    "token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
-    "agent": "Agents of hosts and nodes, and the check of an operator's driver.",
-    "host": "See what hosts have, and keep new instances away from them.",
+# Group → its description. A group without a module exists if it has a command, of the kernel or of a feature.
+_GROUPS = {
     "top": "The hosts, cells and projects that need attention first, or use the most.",
-    "aggregate": (
+    "instance": "List instances and change them.",
+    "host": "See what hosts have, and keep new instances away from them.",
+    "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md).",
+    "cell agent": "Agents of hosts and nodes, and the check of an operator's driver.",
+    "request": "Requests that wait, and requests that are only tried.",
+    "project": "What projects hold, and what they may hold.",
+    "resource": "What hosts and other providers offer, and how much of it is used.",
+    "resource provider": "Providers of resources: hosts and their parts, and the cells that own them.",
+    "resource class": "Resource classes, and the providers that have them.",
+    "resource trait": "Traits, and the providers that have them.",
+    "resource aggregate": (
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."
     ),
-    "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
-    "class": "Resource classes, and the providers that have them.",
-    "trait": "Traits, and the providers that have them.",
-    "rules": "Filters that reject hosts and weighers that rank them; without a command, all of them.",
-    "dead": "Messages that no worker could handle, each with its reason.",
-    "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
-    "import": "Import the data of another service.",
-    "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
+    "access": "Who may do what here (docs/roles.md).",
+    "access token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
+    "policy": "The rules by which hosts are chosen, and tests of other rules.",
+    "audit": "Check and repair the databases, and see what was done and what was before.",
+    "system": "Databases, upgrades, dead letters and files of this installation (docs/running.md).",
+    "system dead": "Messages that no worker could handle, each with its reason.",
+    "ironic": "Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic.",
+    "openstack": "Take over from an OpenStack cloud, and serve it.",
+    "openstack import": "Import the data of another service.",
 }
 
 
@@ -74,11 +70,13 @@ _GROUPS = {  # group → its description
 class Listed:
     """An entry in the table of all commands: a command or a group, and the module that defines it."""
 
-    name: str
-    module: str
-    panel: str
+    path: str  # such as `cell agent list`
+    module: str = ""  # empty: a group that consists of the commands below it
     of_group: str = ""  # the description of a group
-    added: tuple[tuple[str, str], ...] = ()  # commands that features add to the group, with their modules
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(" ")[2]
 
     @property
     def says(self) -> str:
@@ -92,42 +90,42 @@ class Listed:
 
 
 def _listed() -> Iterator[Listed]:
-    """Yield all commands, panel by panel: those of the kernel, then those of features."""
-    for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
-        of_features = [
-            (feature, name, module)
-            for feature in features()
-            for name, module in commands_of(feature, panel).items()
-        ]
-        added: defaultdict[str, tuple[tuple[str, str], ...]] = defaultdict(tuple)
-        for _, command, module in of_features:
-            group, _, name = command.rpartition(" ")
-            added[group] += ((name, module),)
-        for name, file in _MODULES.get(panel, {}).items():
-            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""), added[name])
-        for feature, name, module in of_features:
-            if " " not in name:
-                yield Listed(name, module, panel, feature.command_groups.get(name, ""), added[name])
+    """Yield all commands and groups that the tables name: those of the kernel, then those of features."""
+    modules = {path: f"berth.commands.{file}" for path, file in _MODULES.items()}
+    groups = dict(_GROUPS)
+    for feature in features():
+        modules |= commands_of(feature)
+        groups |= feature.command_groups
+    for path in dict.fromkeys([*FIRST, *groups, *modules]):
+        if path in modules or any(each.startswith(f"{path} ") for each in modules):
+            yield Listed(path, modules.get(path, ""), groups.get(path, ""))
 
+
+# What a beginner needs, in the order of need: `berth --help` names these first.
+FIRST = ("demo", "init", "up", "boot", "why", "delete", "load", "problems", "doctor", "top")
 
 COMMANDS = tuple(_listed())
-
-# What a beginner needs, in the order of need: `berth --help` explains these, and names the others.
-FIRST = ("demo", "init", "up", "boot", "why", "instances", "delete", "host", "top", "doctor")
 
 
 class Later(TyperCommand):
     """A placeholder for a command or group of commands; when called, loads the module that defines it."""
 
     def __init__(self, listed: Listed) -> None:
-        super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
+        super().__init__(listed.name, help=listed.says)
         self._listed = listed
 
     def loaded(self) -> Any:
-        """Load this entry's module, and return the command or group that the module defines."""
-        command = _loaded(self._listed.module, self._listed.name)
-        for name, module in self._listed.added:
-            command.commands[name] = _loaded(module, self._listed.name).commands[name]
+        """Return the command or group that the module defines, with the commands that others add to it."""
+        below = commands_below(self._listed.path)
+        if not self._listed.module:
+            return TyperGroup(
+                name=self._listed.name, help=self._listed.says, commands=below, no_args_is_help=True
+            )
+        around = typer.Typer()
+        around.add_typer(import_module(self._listed.module).commands)
+        command: Any = typer.main.get_group(around).commands[self._listed.name]
+        if below:
+            command.commands.update(below)
         if self._listed.of_group:
             command.help = self._listed.says
         return command
@@ -136,11 +134,11 @@ class Later(TyperCommand):
         return self.loaded().make_context(*args, **kwargs)
 
 
-def _loaded(module: str, name: str) -> Any:
-    """Load a module, and return the command or group of this name that it defines."""
-    around = typer.Typer()
-    around.add_typer(import_module(module).commands)
-    return typer.main.get_group(around).commands[name]
+def commands_below(path: str) -> dict[str, Any]:
+    """Return placeholders for the listed commands and groups directly below a group, or, with "", for those
+    at the top level.
+    """
+    return {each.name: Later(each) for each in COMMANDS if each.path.rpartition(" ")[0] == path}
 
 
 class EveryCommand(TyperGroup):
@@ -148,15 +146,15 @@ class EveryCommand(TyperGroup):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.commands.update({listed.name: Later(listed) for listed in COMMANDS})
+        self.commands.update(commands_below(""))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help of `berth`: the first commands with their purpose, all others by name."""
+        """Print the help of `berth`: the commands of a beginner, then all others, each with its purpose."""
         sys.stdout.write(first_page({name: command.help or "" for name, command in self.commands.items()}))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Refuse a command of a feature that this berth does not have, with the name of the feature."""
-        for words in (args[:2], args[:1]):
+        for words in (args[:3], args[:2], args[:1]):
             command = " ".join(words)
             if command not in self.commands and (why := missing_features(command)):
                 ctx.fail(why)
@@ -175,20 +173,13 @@ def first_page(says: Mapping[str, str]) -> str:
         "First steps",
         *(f"  {name:<11}{_shortened(says[name])}" for name in FIRST),
         "",
+        "Operation",
+        *(f"  {name:<11}{_shortened(text)}" for name, text in says.items() if name not in FIRST),
     ]
-    panels: defaultdict[str, list[str]] = defaultdict(list)
-    for listed in COMMANDS:
-        if listed.name not in FIRST:
-            panels[listed.panel].append(listed.name)
-    panels["Inspect and check"].append("commands")
-    for panel, names in panels.items():
-        lines += textwrap.wrap(
-            f"{panel}: {', '.join(names)}", 80, subsequent_indent="  ", break_on_hyphens=False
-        )
     lines += [
         "",
-        "`berth COMMAND --help` explains a command; `berth commands TEXT` finds commands.",
-        "Settings: berth.toml, BERTH_... variables, --config, --set (`berth settings`).",
+        "`berth COMMAND --help` explains; `berth reference commands TEXT` finds commands.",
+        "Settings: berth.toml, BERTH_... variables, --config, --set (`berth reference settings`).",
         "Exit codes: 0 done; 1 not done, or a check failed; 2 wrong usage; 130 Ctrl-C.",
     ]
     return "".join(f"{line}\n" for line in lines)

@@ -43,7 +43,7 @@ class InstanceOptions:
     every: bool = option(False, "However many there are.", "--all")
 
 
-@commands.command("instances")
+@commands.command("list")
 async def instances_command(cli: ListCli, options: InstanceOptions) -> None:
     """List the instances of all cells, which are queried in parallel.
 

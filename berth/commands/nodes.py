@@ -16,7 +16,7 @@ from bus.clock import Clock
 from bus.ironic import NodeChanged
 from ironic_sync.core.rule import class_text
 
-commands = Commands(name="node", no_args_is_help=True)
+commands = Commands()
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class NodeOptions:
     deleted: bool = option(False, "The node was deleted in Ironic.")
 
 
-@commands.command("set")
-async def set_command(
+@commands.command("publish")
+async def publish_command(
     cli: Cli,
     name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,

@@ -1,6 +1,5 @@
-"""`berth rules` lists filters and weighers. Features add commands to this group."""
+"""`berth policy list` lists filters and weighers."""
 
-import typer
 from rich.text import Text
 
 from berth.commands.descriptions import Markdown, show
@@ -9,15 +8,11 @@ from berth.kit.listing import plain_table
 from berth.kit.running import effective
 
 commands = Commands()
-rules = Commands(name="rules", invoke_without_command=True)
-commands.add_typer(rules)
 
 
-@rules.callback(invoke_without_command=True)
-def rules_command(context: typer.Context, as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show the filters that refuse hosts and the weighers that rank hosts, with their settings."""
-    if context.invoked_subcommand is not None:
-        return
+@commands.command("list")
+def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
+    """List the filters that refuse hosts and the weighers that rank hosts, with their settings."""
     from berth import reference_tables
 
     settings = effective().settings

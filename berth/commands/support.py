@@ -20,8 +20,6 @@ from bus.clock import Clock
 from bus.masking import printable
 
 commands = Commands()
-upgrade = Commands(name="upgrade", no_args_is_help=True)
-commands.add_typer(upgrade)
 
 Processes = Annotated[
     list[str] | None,
@@ -36,7 +34,7 @@ class DebugOptions:
     management: str = option("", "RabbitMQ's management API, as for `berth doctor`.", metavar="URL")
 
 
-@commands.command("debug")
+@commands.command("bundle")
 async def debug_command(
     options: DebugOptions,
     processes: Processes = None,
@@ -74,7 +72,7 @@ async def debug_command(
     cli.tell("\n".join(lines), **facts)
 
 
-@upgrade.command("check")
+@commands.command("upgrade")
 async def check_command(
     processes: Processes = None, as_json: Json = False, cells: Cells = None, state_dir: StateDir = None
 ) -> int:

@@ -51,7 +51,7 @@ async def list_command(cli: ListCli) -> None:
     cli.rows(rows, plain_table(("id", "user", "project", "roles", "cells", "projects"), texts))
 
 
-@commands.command("add")
+@commands.command("create")
 async def add(
     cli: Cli,
     user: Annotated[str, positional("The name of the user in the audit trail.", metavar="USER")],
@@ -88,7 +88,7 @@ async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> None:
     _tell(cli, await _changed(cli, "rotate", id_, renewed), token, token_file)
 
 
-@commands.command("revoke")
+@commands.command("delete")
 async def revoke(cli: Cli, id_: Id) -> None:
     """Remove a token from the file: it is refused, and sessions of the control room with it end."""
     found = await _changed(cli, "revoke", id_, lambda found: None)

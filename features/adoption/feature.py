@@ -6,6 +6,6 @@ FEATURE = Feature(
     name="adoption",
     says="a cell takes over instances that existed before berth",
     adds=("messages", "conductor", "healing"),
-    commands={"Other systems": {"adopt": "commands"}},
-    exit_codes={"adopt": "some could not be adopted, and are listed"},
+    commands={"instance adopt": "commands"},
+    exit_codes={"instance adopt": "some could not be adopted, and are listed"},
 )

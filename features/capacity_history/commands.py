@@ -9,8 +9,6 @@ from features.capacity_history.history import CapacityHistory, capacity_samples,
 from features.capacity_history.messages import CAPACITY, FindCapacity
 
 commands = Commands()
-capacity = Commands(name="capacity", no_args_is_help=True)
-commands.add_typer(capacity)
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -43,7 +41,7 @@ async def _read(cli: Cli, options: HistoryOptions) -> list[CapacityHistory]:
     return found
 
 
-@capacity.command("history")
+@commands.command("history")
 async def history(
     cli: Cli,
     options: HistoryOptions,
@@ -72,7 +70,7 @@ async def history(
         )
 
 
-@capacity.command("forecast")
+@commands.command("forecast")
 async def forecast(cli: Cli, options: HistoryOptions) -> None:
     """Show when each resource class will be used up, by its trend: date, and earliest and latest date.
 

@@ -6,10 +6,6 @@ FEATURE = Feature(
     name="capacity_history",
     says="records used, free, stranded and waiting capacity over time, and forecasts when it is used up",
     adds=("messages", "scheduler", "pages", "with_waiting.scheduler"),
-    commands={"Builds": {"capacity": "commands"}},
-    command_groups={
-        "capacity": "Used, free, stranded and waiting capacity over time"
-        " (features/capacity_history/README.md)."
-    },
+    commands={"resource history": "commands", "resource forecast": "commands"},
     pages={"/capacity": PageEntry("Capacity", "Overview")},
 )

@@ -63,7 +63,7 @@ def user_of(settings: Settings, client: str) -> str:
     return client_user(client, settings.bus.exchange)
 
 
-@commands.command("add")
+@commands.command("create")
 async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> None:
     """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
@@ -196,7 +196,7 @@ async def _show(cli: Cli, name: str) -> None:
         cli.line(f"to the exchange           {may.keys[1].exchange}")
 
 
-@commands.command("remove")
+@commands.command("delete")
 async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     """Remove an API client: its requests are refused immediately, its connections closed, its queues deleted.
 

@@ -7,9 +7,9 @@ FEATURE = Feature(
     name="clients",
     says="programs outside berth act for certain projects, or with a role, as RabbitMQ users of their own",
     adds=("messages", "scheduler", "operators", "credentials"),
-    commands={"Hosts": {"client": "commands"}},
+    commands={"access client": "commands"},
     command_groups={
-        "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
+        "access client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
         " (features/clients/README.md)."
     },
     reasons=(

@@ -9,9 +9,9 @@ FEATURE = Feature(
     says="places instances of a server group together or apart, by hosts or by failure domains",
     adds=("messages", "placement", "scheduler", "filters", "audit", "boot_options", "with_moves.scheduler"),
     settings=GroupSettings,
-    commands={"Builds": {"group": "commands"}},
+    commands={"instance group": "commands"},
     command_groups={
-        "group": "Server groups: instances to keep on one host, or on different hosts. `berth boot --group`"
+        "instance group": "Server groups: instances to keep on one host, or on different hosts. `berth boot --group`"
         " joins one."
     },
     reasons=(

@@ -15,9 +15,9 @@ FEATURE = Feature(
         "with_what_if.what_if_part",
     ),
     needs=("reservations",),
-    commands={"Builds": {"headroom": "commands"}},
+    commands={"host headroom": "commands"},
     command_groups={
-        "headroom": "Capacity that is kept for the loss of any one host or rack"
+        "host headroom": "Capacity that is kept for the loss of any one host or rack"
         " (features/headroom/README.md)."
     },
     pages={"/headroom": PageEntry("Headroom", "Hosts")},

@@ -6,10 +6,10 @@ FEATURE = Feature(
     name="history",
     says="archives all changes of placement, and shows its state at a past time",
     adds=("messages", "placement"),
-    commands={"Inspect and check": {"at": "commands", "at capacity": "with_capacity_plans.commands"}},
-    exit_codes={"at capacity": "it did not fit"},
+    commands={"audit at": "commands", "audit at capacity": "with_capacity_plans.commands"},
+    exit_codes={"audit at capacity": "it did not fit"},
     command_groups={
-        "at": "The state of placement at a past time, and decisions as of then (features/history/README.md):"
+        "audit at": "The state of placement at a past time, and decisions as of then (features/history/README.md):"
         " `berth at 2h show host-7`."
     },
 )

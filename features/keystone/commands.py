@@ -8,7 +8,7 @@ from ironic_sync.extension import Access, cloud_access
 
 INTERFACES = ("public", "internal", "admin")
 
-commands = Commands(name="openstack", no_args_is_help=True)
+commands = Commands()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,5 @@ FEATURE = Feature(
     settings=KeystoneSettings,
     clouds=("placement_cloud",),
     authentication="keystone",
-    commands={"Other systems": {"openstack": "commands"}},
-    command_groups={
-        "openstack": "The Placement API in the catalogue of an OpenStack cloud (features/keystone/README.md)."
-    },
+    commands={"openstack register": "commands"},
 )

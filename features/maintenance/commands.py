@@ -80,7 +80,7 @@ class AddedOptions:
     reason: str = option("", "A note, for example what is done.")
 
 
-@commands.command("add")
+@commands.command("create")
 async def add(
     cli: Cli,
     options: AddedOptions,
@@ -107,7 +107,7 @@ async def add(
     return 0
 
 
-@commands.command("change")
+@commands.command("set")
 async def change(cli: Cli, which: Which, options: Annotated[WindowOptions, _CHANGED]) -> None:
     """Change the times, limits or note of a window that is not over.
 

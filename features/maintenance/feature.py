@@ -7,13 +7,13 @@ FEATURE = Feature(
     name="maintenance",
     says="empties hosts for maintenance, and evacuates dead hosts",
     adds=("messages", "scheduler", "explaining", "problems", "pages"),
-    commands={"Hosts": {"maintenance": "commands"}},
+    commands={"host maintenance": "commands"},
     exit_codes={
-        "maintenance add": "with `--dry-run`: a host would be late",
-        "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
+        "host maintenance create": "with `--dry-run`: a host would be late",
+        "host maintenance show": "a host is late, or an evacuation is held or could not be fenced",
     },
     command_groups={
-        "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic"
+        "host maintenance": "Maintenance windows, for which hosts are drained in time, and automatic"
         " evacuations of dead hosts (features/maintenance/README.md)."
     },
     pages={"/maintenance": PageEntry("Maintenance", "Hosts")},

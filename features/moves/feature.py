@@ -19,16 +19,20 @@ FEATURE = Feature(
     ),
     defines=("dry_runs",),
     commands={
-        "Moves": {
-            **dict.fromkeys(("move", "resize", "shelve", "unshelve", "rebuild"), "commands.moves"),
-            **dict.fromkeys(("confirm", "revert", "abort", "force"), "commands.move_list"),
-            **dict.fromkeys(("evacuate", "drain"), "commands.draining"),
-            "moves": "commands.move_list",
-        }
+        "instance move": "commands.moves",
+        "instance resize": "commands.moves",
+        "instance shelve": "commands.moves",
+        "instance unshelve": "commands.moves",
+        "instance rebuild": "commands.moves",
+        "host drain": "commands.draining",
+        "host evacuate": "commands.draining",
+        "move": "commands.move_list",
     },
-    exit_codes=dict.fromkeys(("drain", "evacuate"), "an instance stays, which is listed with the reason"),
+    exit_codes=dict.fromkeys(
+        ("host drain", "host evacuate"), "an instance stays, which is listed with the reason"
+    ),
     command_groups={
-        "moves": "Moves of instances from host to host (features/moves/README.md): moves in progress, and the"
+        "move": "Moves of instances from host to host (features/moves/README.md): moves in progress, and the"
         " results of ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
     pages={"/moves": PageEntry("Moves", "Instances")},

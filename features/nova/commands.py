@@ -22,7 +22,7 @@ from control_room.kit import several
 SECONDS = 60.0  # for an answer with a report
 _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
-commands = Commands(name="nova", no_args_is_help=True)
+commands = Commands()
 
 
 @dataclass(frozen=True)

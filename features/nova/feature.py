@@ -33,8 +33,7 @@ FEATURE = Feature(
             name="nova-shadow", runs_with=_observes, has_database=True, module="with_what_if.processes"
         ),
     ),
-    commands={"Other systems": {"nova": "commands", "nova report": "with_what_if.commands"}},
-    command_groups={"nova": "A Nova that berth serves or observes (features/nova/README.md)."},
+    commands={"openstack check": "commands", "openstack report": "with_what_if.commands"},
     pages={"/nova": PageEntry("Nova", "Policy")},
     meters=(("features.nova.with_what_if.shadow", "nova-shadow"),),
     examples=(

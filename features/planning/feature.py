@@ -16,7 +16,7 @@ FEATURE = Feature(
         "with_reservations.made_room",
     ),
     defines=("made_room",),
-    commands={"Moves": {"make-room": "make_room_command", "rebalance": "rebalance_command"}},
+    commands={"move make-room": "make_room_command", "move rebalance": "rebalance_command"},
     needs=("moves", "what_if"),
     meters=(
         ("features.planning.room_planning", "scheduler"),

@@ -28,8 +28,6 @@ from features.policies.policy_tests import Gathered, PolicyTest, recorded_decisi
 from features.policies.stored_changes import MODULE, ChangesPart
 
 commands = Commands()
-rules = Commands(name="rules")
-commands.add_typer(rules)
 
 NOT_POSSIBLE = 2
 _SAYS = {
@@ -65,7 +63,7 @@ class PolicyTestOptions(ComparisonOptions):
     )
 
 
-@rules.command("test")
+@commands.command("test")
 async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     """Test a changed policy on recorded decisions: which requests would get another host, or none?
 

@@ -17,5 +17,5 @@ FEATURE = Feature(
     ),
     defines=("tested_changes",),
     needs=("what_if",),
-    commands={"Inspect and check": {"rules test": "commands"}},
+    commands={"policy test": "commands"},
 )

@@ -6,6 +6,6 @@ FEATURE = Feature(
     name="pools",
     says="creates pools of storage, addresses and other resources that hosts share",
     needs=("placement_additions",),
-    commands={"Hosts": {"pool": "commands"}},
-    command_groups={"pool": "Pools: storage, addresses and other resources that hosts share."},
+    commands={"resource pool": "commands"},
+    command_groups={"resource pool": "Pools: storage, addresses and other resources that hosts share."},
 )

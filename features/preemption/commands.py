@@ -55,7 +55,7 @@ async def set_command(cli: Cli, name: Name, options: PriorityClassOptions) -> No
     cli.value(stored, f"{name}: priority {options.value}")
 
 
-@commands.command("unset")
+@commands.command("delete")
 async def unset_command(cli: Cli, name: Name) -> None:
     """Remove a priority class. Requests of its priority preempt nothing any more."""
     async with cli.bus("priority") as bus:
@@ -63,7 +63,7 @@ async def unset_command(cli: Cli, name: Name) -> None:
     cli.value(removed, f"{name}: removed")
 
 
-@commands.command("show")
+@commands.command("list")
 async def show(cli: ListCli) -> None:
     """Show the priority classes."""
     async with cli.bus("priority") as bus:

@@ -18,9 +18,10 @@ FEATURE = Feature(
         "with_moves.conductor",
     ),
     needs=("waiting",),
-    commands={"Hosts": {"priority": "commands"}},
+    commands={"policy priority": "commands"},
     command_groups={
-        "priority": "Priority classes: requests that may preempt instances (features/preemption/README.md)."
+        "policy priority": "Priority classes: requests that may preempt instances"
+        " (features/preemption/README.md)."
     },
     pages={"/preemptions": PageEntry("Preemption", "Instances")},
     meters=(("features.preemption.rule", "placement"),),

@@ -8,5 +8,5 @@ FEATURE = Feature(
     adds=("with_groups.replay_conditions",),
     defines=("replay_conditions",),
     needs=("policies", "history"),
-    commands={"Inspect and check": {"quality": "commands"}},
+    commands={"policy quality": "commands"},
 )

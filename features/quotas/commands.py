@@ -73,7 +73,7 @@ async def unset_command(
     cli.value(edited, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
 
 
-@commands.command("show")
+@commands.command("list")
 async def show(
     cli: ListCli,
     project: Annotated[str, positional(f"{_PROJECT} None: all projects.", metavar="[PROJECT]")] = "",

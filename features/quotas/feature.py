@@ -10,9 +10,9 @@ FEATURE = Feature(
     adds=("messages", "placement", "http", "pages"),
     settings=QuotaSettings,
     clouds=("quota_cloud",),
-    commands={"Hosts": {"quota": "commands"}},
+    commands={"project quota": "commands"},
     command_groups={
-        "quota": "Limits for what the instances of a project may hold (features/quotas/README.md)."
+        "project quota": "Limits for what the instances of a project may hold (features/quotas/README.md)."
     },
     meters=(("features.quotas.keystone_limits", "placement"),),
     pages={"/projects": PageEntry("Projects", "Policy")},

@@ -27,7 +27,7 @@ from features.reservations.new_reservations import (
     new_reservation,
 )
 
-commands = Commands(name="reserve", no_args_is_help=True)
+commands = Commands(name="reservation", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="RESERVATION")]
 Project = Annotated[str, described("The project that owns it (default: as for `berth boot`).")]
@@ -114,7 +114,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> None:
         cli.line(f"  {missing} of {reservation.count} slots have no host yet")
 
 
-@commands.command("extend")
+@commands.command("set")
 async def extend(
     cli: Cli,
     wanted: Which,

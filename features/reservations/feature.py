@@ -9,9 +9,10 @@ FEATURE = Feature(
     says="holds capacity for a project or a purpose",
     adds=("messages", "placement", "scheduler", "boot_options", "explaining", "problems", "pages"),
     settings=ReservationSettings,
-    commands={"Builds": {"reserve": "commands"}},
+    commands={"project reservation": "commands"},
     command_groups={
-        "reserve": "Reservations: capacity held for builds of a project (features/reservations/README.md)."
+        "project reservation": "Reservations: capacity held for builds of a project"
+        " (features/reservations/README.md)."
     },
     pages={"/reservations": PageEntry("Reservations", "Policy")},
     meters=(("features.reservations.filling", "scheduler"),),

@@ -33,7 +33,7 @@ _DONE = {
     "rehome": "its nodes go to other agents",
 }
 
-commands = Commands(name="agent", no_args_is_help=True)
+commands = Commands()
 
 Cell = Annotated[str, described("Its cell (default: the cell that has an agent of this name).")]
 Name = Annotated[str, positional("Its name, as `berth agent list` shows it.", metavar="AGENT")]

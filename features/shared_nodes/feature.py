@@ -7,11 +7,9 @@ FEATURE = Feature(
     says="several agents of a cell deploy instances on the same Ironic nodes",
     adds=("messages", "conductor", "metal"),
     commands={
-        "Hosts": {
-            "agent list": "commands",
-            "agent disable": "commands",
-            "agent enable": "commands",
-            "agent rehome": "commands",
-        }
+        "cell agent list": "commands",
+        "cell agent disable": "commands",
+        "cell agent enable": "commands",
+        "cell agent rehome": "commands",
     },
 )

@@ -16,7 +16,7 @@ commands = Commands()
 _WAITING_PAGE = 200
 
 
-@commands.command("waiting")
+@commands.command("list")
 async def waiting_command(
     cli: ListCli,
     project: str = option("", "Only requests of this project."),

@@ -17,9 +17,9 @@ FEATURE = Feature(
         "with_moves.scheduler",
     ),
     settings=WaitingSettings,
-    commands={"Builds": {"waiting": "commands"}, "Hosts": {"share": "shares"}},
+    commands={"request list": "commands", "project share": "shares"},
     command_groups={
-        "share": "Weights of projects while requests are backlogged (features/waiting/fair-share.md)."
+        "project share": "Weights of projects while requests are backlogged (features/waiting/fair-share.md)."
     },
     pages={"/waiting": PageEntry("Waiting", "Requests")},
     meters=(

@@ -52,7 +52,7 @@ async def unset_command(cli: Cli, project: Project) -> None:
     cli.value(edited, f"{project}: weight deleted")
 
 
-@commands.command("show")
+@commands.command("list")
 async def show(
     cli: ListCli,
     project: Annotated[str, positional("Only this project.", metavar="[PROJECT]")] = "",

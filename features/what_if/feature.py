@@ -15,7 +15,7 @@ FEATURE = Feature(
         "with_waiting.scheduler",
     ),
     defines=("what_if_part",),
-    commands={"Builds": {"what-if": "commands"}},
-    exit_codes={"what-if": "it does not fit"},
+    commands={"request what-if": "commands"},
+    exit_codes={"request what-if": "it does not fit"},
     pages={"/what-if": PageEntry("What if", "Requests")},
 )

@@ -12,11 +12,9 @@ from features.history.commands import show_heading, state_at
 from features.history.reading import PastTime, hosts_of
 
 commands = Commands()
-at = Commands(name="at")
-commands.add_typer(at)
 
 
-@at.command("capacity")
+@commands.command("capacity")
 async def capacity(
     context: typer.Context,
     cli: Cli,

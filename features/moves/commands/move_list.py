@@ -38,7 +38,7 @@ from features.moves.messages import FindMoves, MoveStands, Steering
 from features.moves.moving import MoveOutcome, move_in_progress, moves_of, steering, waiting_moves
 
 commands = Commands()
-moves = Commands(name="moves", no_args_is_help=True)
+moves = Commands(name="move", no_args_is_help=True)
 commands.add_typer(moves)
 
 
@@ -135,7 +135,7 @@ class SteeringOptions:
     cell: str = option("", "Its cell, if known: other cells are not queried then.")
 
 
-@commands.command("confirm")
+@moves.command("confirm")
 async def confirm(cli: Cli, options: SteeringOptions) -> int:
     """Confirm a move that waits for confirmation: the instance stays at the destination; the source is
     released.
@@ -143,13 +143,13 @@ async def confirm(cli: Cli, options: SteeringOptions) -> int:
     return await steer(cli, options, "confirm")
 
 
-@commands.command("revert")
+@moves.command("revert")
 async def revert(cli: Cli, options: SteeringOptions) -> int:
     """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
     return await steer(cli, options, "revert")
 
 
-@commands.command("abort")
+@moves.command("abort")
 async def abort(cli: Cli, options: SteeringOptions) -> int:
     """Abort a move: the instance continues to run at its source.
 
@@ -159,7 +159,7 @@ async def abort(cli: Cli, options: SteeringOptions) -> int:
     return await steer(cli, options, "abort")
 
 
-@commands.command("force")
+@moves.command("force")
 async def force(cli: Cli, options: SteeringOptions) -> int:
     """Force a live migration to complete: the instance is stopped while the remaining memory is copied.
 

@@ -18,14 +18,12 @@ from features.nova.with_what_if.messages import (
 SECONDS = 60.0  # for an answer with a report
 
 commands = Commands()
-nova = Commands(name="nova")
-commands.add_typer(nova)
 
 Since = Annotated[str, described("Requests of the last: 90s, 30m, 12h, 7d.", metavar="TIME")]
 Most = Annotated[int, described("Requests of each kind that are listed.", min=0, max=1000)]
 
 
-@nova.command("report")
+@commands.command("report")
 async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> None:
     """Compare the decisions of a running Nova's scheduler with berth's (shadow mode).
 
