@@ -27,7 +27,8 @@ app = typer.Typer(
     help="berth finds a berth for every machine: event-driven placement and scheduling. "
     "`berth demo` shows it; `berth up` in one terminal and `berth boot --wait` in another try it.",
     epilog="Settings: berth.toml, BERTH_... variables, --config and flags, in rising order; see "
-    "`berth reference settings`. Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or "
+    "`berth reference settings`. Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong"
+    " arguments or "
     "settings; 130 stopped by Ctrl-C.",
 )
 

@@ -13,7 +13,7 @@ from berth.settings import BadSetting, Settings
 from bus.broker_urls import first_url
 
 _HEAD = """\
-# Secrets of a conductor or an agent of cell {cell}, by `berth cell add` or `add-agent`: keep it secret.
+# Secrets of a conductor or an agent of cell {cell}, by `berth cell create` or `add-agent`: keep it secret.
 # Other settings of that worker may be added here.
 """
 

@@ -28,7 +28,7 @@ def obstacle(letter: DeadLetter, *, as_operator: bool = False) -> str:
     if letter.sender and not as_operator:
         return (
             f"it was refused because of its sender, {letter.sender!r}, and would be refused again; "
-            "`berth dead replay --as-operator` publishes it with your rights"
+            "`berth system dead replay --as-operator` publishes it with your rights"
         )
     return ""
 

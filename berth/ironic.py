@@ -157,7 +157,9 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the ironic worker; without an Ironic, only events of tools like `berth node` are applied."""
+    """Return the ironic worker; without an Ironic, only events of tools like `berth ironic publish` are
+    applied.
+    """
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=keeps_used_nodes(settings))
     ironic = followed(settings, bus.clock)

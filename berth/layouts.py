@@ -27,8 +27,8 @@ _HEAD = f"""\
 # The settings of berth, written by `berth init` of version {__version__}. A line that begins with #name shows
 # a default: remove the # to change it. All times are in seconds. BERTH_NAME in the environment overrides
 # this file, unless --config names it; --set NAME=VALUE overrides both. For URLs with passwords use
-# BERTH_NAME_FILE, the name of a file with the value. `berth settings` prints the settings in force and the
-# source of each.
+# BERTH_NAME_FILE, the name of a file with the value. `berth reference settings` prints the settings in
+# force and the source of each.
 """
 COMPLETIONS = {  # shell → place of its script below /usr/local/share
     "bash": "bash-completion/completions/berth",

@@ -1,5 +1,5 @@
 """Watches a process from a thread: ends the process if its event loop is blocked, warns about queue readers
-that take no messages, logs the state of the process on SIGUSR1, and answers `berth debug`.
+that take no messages, logs the state of the process on SIGUSR1, and answers `berth system bundle`.
 
 Time is counted in the thread's own periods, so a suspended process or machine does not count as blocked.
 """
@@ -50,7 +50,7 @@ class WatchLimits:
 @contextmanager
 def watched(limits: WatchLimits, name: str = "", directory: Path | None = None) -> Iterator[None]:
     """Watch this process until the `with` block ends. The caller is the main thread, in its event loop. With
-    a state directory, the process answers `berth debug` under the given name.
+    a state directory, the process answers `berth system bundle` under the given name.
     """
     watch = ProcessWatch(asyncio.get_running_loop(), limits)
     before = signal.signal(signal.SIGUSR1, watch.on_signal)

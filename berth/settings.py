@@ -157,7 +157,8 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
-    # limits of the accounts that `berth cell add` makes (docs/cells.md): connections, queue_bytes and so on
+    # limits of the accounts that `berth cell create` makes (docs/cells.md): connections, queue_bytes and so
+    # on
     cell_limits: dict[str, float] = field(default_factory=dict)
 
 
@@ -165,7 +166,8 @@ class RetentionSettings(SettingsGroup, frozen=True, kw_only=True):
     """The time for which databases store what has ended (docs/running.md, "Growth")."""
 
     # time for which builds and moves are stored after their end, decisions (`berth why`), acts of clients and
-    # services, and past states (`berth at`); a request with the id of an ended build is refused for this time
+    # services, and past states (`berth audit at`); a request with the id of an ended build is refused for
+    # this time
     ended: float = field(default=KEEP_SECONDS, name="keep")
     # time for which the acts of operators are stored (docs/audit-log.md)
     acts: float = field(default=KEEP_ACTS_SECONDS, name="keep_acts")

@@ -104,7 +104,7 @@ _KERNEL: tuple[Act, ...] = (
     Act("edit name", "admin", "rename or delete traits and resource classes", sent(topics.EDIT_NAME)),
     Act("give host", "admin", "assign a host to another cell", sent(topics.EDIT_OWNER)),
     Act("cell", "admin", "register, enable, disable or delete a cell", sent(topics.EDIT_CELL)),
-    Act("repair", "admin", "claim, release and destroy by hand, as `berth heal` does",
+    Act("repair", "admin", "claim, release and destroy by hand, as `berth audit heal` does",
         sent(topics.CLAIM, topics.RELEASE, topics.AGENT_DESTROY)),
     Act("node event", "admin", "publish an event of a bare-metal node", sent(topics.IRONIC_NODE)),
     Act("credential", "admin", "create, rotate and revoke credentials"),

@@ -60,7 +60,7 @@ MODULES = {
     "agent_queues": "`berth.kit.AgentQueuesPart`: lets the agents of a cell share queues",
     "audit": "`berth.kit.AuditPart`: finds violated rules of its data in placement's database",
     "cell_audit": "`berth.kit.CellAuditPart`: reads its records about builds in a cell's database",
-    "healing": "`berth.kit.HealingPart`: lets a cell record an instance, for `berth heal`",
+    "healing": "`berth.kit.HealingPart`: lets a cell record an instance, for `berth audit heal`",
     "operators": "`berth.kit.OperatorPart`: connects operators whose RabbitMQ users it has made",
     "credentials": "`berth.kit.CredentialsPart`: lists the RabbitMQ users that it has made",
     "boot_options": "`berth.kit.BootOptionsPart`: its options of build requests, and fields of the web form",
@@ -112,7 +112,7 @@ class Feature:
     """
 
     name: str  # of the folder
-    says: str  # a phrase about what the feature does, for `berth features`
+    says: str  # a phrase about what the feature does, for `berth reference features`
     adds: tuple[str, ...] = ()  # modules with a value PART
     defines: tuple[str, ...] = ()  # modules by which others add something to this feature
     needs: tuple[str, ...] = ()  # names of features whose modules it imports

@@ -206,7 +206,7 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
 BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
 BUILD_END = Topic("build.end.{cell}", messages.BuildEndRequested,
-    "publish the end of a build again", "scheduler, berth heal", _CONDUCTOR, expected=False)
+    "publish the end of a build again", "scheduler, berth audit heal", _CONDUCTOR, expected=False)
 BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
     "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,

@@ -2,7 +2,7 @@
 
 An operator who removes an agent states that no guest runs on its hosts. So the conductor publishes, in place
 of an order for the agent, a report that ends the order: a build failed, a guest is destroyed, a phase of a
-move got no answer. Each guest whose destruction was assumed is stored, and `berth audit` lists it.
+move got no answer. Each guest whose destruction was assumed is stored, and `berth audit check` lists it.
 
 Shared nodes are exempt: the orders wait until another agent gets the node.
 """
@@ -152,7 +152,7 @@ class RemovedAgents:
 
 
 async def assumed_guests(database: Database) -> list[AssumedGuest]:
-    """Return the guests of removed agents that the cell treats as destroyed, for `berth audit`."""
+    """Return the guests of removed agents that the cell treats as destroyed, for `berth audit check`."""
     async with database.read() as tx:
         return [AssumedGuest(*row) for row in await _ASSUMED(tx)]
 

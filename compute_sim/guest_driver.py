@@ -1,7 +1,7 @@
 """The interface of drivers that run guests on a real hypervisor. Operators write subclasses of `GuestDriver`.
 
 An agent makes one call for a guest at a time, and repeats calls: after a crash it does not know which calls
-had an effect. docs/howto/driver.md lists the rules; `berth agent check` tests them.
+had an effect. docs/howto/driver.md lists the rules; `berth cell agent check` tests them.
 """
 
 from abc import ABC, abstractmethod

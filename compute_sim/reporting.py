@@ -182,7 +182,7 @@ class HostTrees:
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
         if often >= MOST_IGNORED_REPORTS:
-            text = "placement has accepted none of the last %d reports of %s: `berth dead list` may show why"
+            text = "placement has accepted none of the last %d reports of %s: see `berth system dead list`"
             log.error(text, often, host.host)
 
 

@@ -19,7 +19,9 @@ class Blocking(Generic[C]):
     def __init__(self, client: C) -> None:
         self._client = client
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="berth client", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="berth access client", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""`berth agent`: tests drivers of hypervisors and hardware."""
+"""`berth cell agent`: tests drivers of hypervisors and hardware."""
 
 import logging
 from collections.abc import Sequence

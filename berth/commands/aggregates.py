@@ -1,4 +1,4 @@
-"""`berth aggregate`: manages host aggregates with their zones, tenants and filter options."""
+"""`berth resource aggregate`: manages host aggregates with their zones, tenants and filter options."""
 
 import sys
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ class NewAggregate:
 
 @aggregates.command("create")
 async def create_command(cli: Cli, options: NewAggregate) -> None:
-    """Create an aggregate. Example: `berth aggregate create east --zone east --host host-1`."""
+    """Create an aggregate. Example: `berth resource aggregate create east --zone east --host host-1`."""
     edit = MakeAggregate(
         aggregate=uuid_of(options.id_, "an aggregate") if options.id_ else Clock().uuid(),
         name=options.name,
@@ -191,8 +191,9 @@ async def import_command(
     """Import Nova's aggregates with their names, zones, properties and hosts.
 
     The import can be repeated. Properties in the file replace an aggregate's properties in berth; hosts that
-    the file does not list stay in the aggregate. Run the command after `berth import placement`, which
-    imports aggregates without names. Exit code 1 if an aggregate or host was not imported; each is listed.
+    the file does not list stay in the aggregate. Run the command after `berth openstack import placement`,
+    which imports aggregates without names. Exit code 1 if an aggregate or host was not imported; each is
+    listed.
     """
     try:
         text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -217,7 +218,9 @@ def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[s
     metadata = pairs_given("--property", properties or ())
     if zone is not None:
         if not zone:
-            raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")
+            raise BadSetting(
+                "--zone takes a name; `berth resource aggregate unset AGGREGATE --zone` makes it no zone"
+            )
         metadata[ZONE] = zone
     if "," in metadata.get(ZONE, ""):
         raise BadSetting(f"--zone {metadata[ZONE]}: one zone; its name contains no comma")

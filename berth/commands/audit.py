@@ -1,6 +1,6 @@
-"""Defines three commands: `berth audit` compares allocations with builds and capacities, `berth heal`
-makes repairs that the records of cells and agents justify, `berth doctor` shows the list of problems and
-checks the installation.
+"""Defines three commands: `berth audit check` compares allocations with builds and capacities, `berth audit
+heal` makes repairs that the records of cells and agents justify, `berth doctor` shows the list of problems
+and checks the installation.
 """
 
 import json
@@ -108,8 +108,8 @@ async def heal(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Repair a finding of `berth audit` if the repair is proven to be right; list other findings for the
-    operator.
+    """Repair a finding of `berth audit check` if the repair is proven to be right; list other findings for
+    the operator.
 
     Allocations of a holder consumer are released if the build's cell reports that the move or clean-up has
     ended and that no guest is left behind. An active build's lost allocations are claimed again if they fit,
@@ -147,7 +147,7 @@ async def heal(
         if not proven and not listed:
             say.print("nothing is wrong")
         elif proven and not yes:
-            say.print("`berth heal --yes` repairs confirmed differences", style="dim")
+            say.print("`berth audit heal --yes` repairs confirmed differences", style="dim")
     return 0 if not listed and all(repair.done for repair in proven) else 1
 
 

@@ -1,4 +1,4 @@
-"""`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
+"""`berth audit log`: lists the audit trail, what operators and programs requested of berth."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""`berth cell remove` removes a cell; `add-agent` and `remove-agent` manage RabbitMQ users of agents."""
+"""`berth cell delete` removes a cell; `add-agent` and `remove-agent` manage RabbitMQ users of agents."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
     if restored.assumed:
         return (
             f"\nWhen it was removed, {restored.assumed} of its guests were assumed to be destroyed:"
-            " `berth audit --agents` lists the guests that exist."
+            " `berth audit check --agents` lists the guests that exist."
         )
     return ""
 
@@ -207,10 +207,10 @@ async def remove_agent(
 ) -> None:
     """Remove an agent that will not return, with its RabbitMQ user and queues, and end its orders.
 
-    Empty its hosts before (`berth drain`), or switch them off: berth assumes that no guest runs there any
-    more. Builds in progress there continue on another host or end in error, and moves continue as with a
+    Empty its hosts before (`berth host drain`), or switch them off: berth assumes that no guest runs there
+    any more. Builds in progress there continue on another host or end in error, and moves continue as with a
     silent agent. Deletions, also later ones, end without the agent's answer, and release what the guests
-    held; `berth audit` lists these guests for a week (`keep`). Active instances stay recorded on the
+    held; `berth audit check` lists these guests for a week (`keep`). Active instances stay recorded on the
     hosts: evacuate or delete them. Shared nodes go to other agents, with their orders.
 
     With --no-user repeat it for an agent whose cell did not answer.

@@ -1,4 +1,4 @@
-"""`berth cell add`: creates a cell's RabbitMQ user, database and settings file, and registers the cell."""
+"""`berth cell create`: creates a cell's RabbitMQ user, database and settings file, and registers the cell."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
 
         berth --config CELL.toml run conductor --cell CELL
 
-    `berth cell add-agent CELL AGENT` creates a user for each agent. A repeated command applies changed
+    `berth cell agent create CELL AGENT` creates a user for each agent. A repeated command applies changed
     settings and options, and keeps the passwords in the file unless --rotate is given. No password is
     printed or logged; servers get hashes. If a step fails, everything that this run created is deleted.
     """
@@ -231,7 +231,7 @@ def _print_added(
         has = "has" if wrote else "has as before"
         cli.line(f"{new_cell.file} {has} its secrets, for its workers' machine alone:")
         cli.line(f"  berth --config {new_cell.file.name} run conductor --cell {name}")
-        cli.line(f"each agent has its own: berth cell add-agent {name} AGENT")
+        cli.line(f"each agent has its own: berth cell agent create {name} AGENT")
         if received:
             cli.line("it is registered, and placement consumes its reports")
     notes = []

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_table, unfinished_instances
 from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
@@ -32,8 +31,6 @@ _POLL_SECONDS = 1.0
 _SHOWN = 50  # remaining instances that are listed
 
 commands = Commands(name="cell", no_args_is_help=True)
-for each in (cell_making, cell_ending, cell_permissions):
-    commands.add_typer(each.commands)
 
 NameOfCell = Annotated[str, positional("Its name.", metavar="CELL")]
 Note = Annotated[str | None, described("A note for operators; `` removes it.")]
@@ -43,8 +40,9 @@ Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 async def list_cells(cli: ListCli) -> None:
     """List cells with their state, hosts by state, instances, and whether their conductor answers.
 
-    Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances are
-    counted by their allocations on the cell's hosts: an instance in deletion counts until they are released.
+    Cells come from the settings, from the registry (`berth cell create`) and from agents' reports. Instances
+    are counted by their allocations on the cell's hosts: an instance in deletion counts until they are
+    released.
     """
     async with cli.bus("cell") as bus:
         found = await registered_cells(bus)
@@ -94,7 +92,7 @@ async def drain(
     """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
 
     The command moves no instance: delete them (`berth delete`). With --wait it waits until placement has no
-    allocations on the cell's hosts; then `berth cell remove` can remove the cell.
+    allocations on the cell's hosts; then `berth cell delete` can remove the cell.
     """
     async with cli.bus("cell") as bus:
         await require(bus, cli.settings, name)
@@ -119,7 +117,8 @@ async def drain(
         complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
     elif left > len(instances):
         complain.print(
-            f"... and {left - len(instances)} more: `berth instances --cell {name} --all` shows what has not"
+            f"... and {left - len(instances)} more: `berth instance list --cell {name} --all` shows what"
+            " has not"
             " ended",
             style="dim",
         )

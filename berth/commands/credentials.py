@@ -1,4 +1,4 @@
-"""`berth credentials`: lists every credential with its role, its age and the command that revokes it."""
+"""`berth access list`: lists every credential with its role, its age and the command that revokes it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def token_credentials(settings: Settings) -> Iterator[Credential]:
             cells=token.cells,
             projects=token.projects,
             since=token.since.timestamp() if token.since else 0.0,
-            revoke=f"berth token revoke {id_of(token)}",
+            revoke=f"berth access token delete {id_of(token)}",
         )
 
 
@@ -125,7 +125,7 @@ def broker_credentials(
         elif cell := of_cell.fullmatch(user):
             name, ferry, agent = cell.groups()
             kind = "agent" if agent else "ferry" if ferry else "cell"
-            by = f"berth cell remove-agent {name} {agent}" if agent else f"berth cell remove {name}"
+            by = f"berth cell agent delete {name} {agent}" if agent else f"berth cell delete {name}"
             yield Credential(kind=kind, name=agent or name, id=user, cells=(name,), since=at, revoke=by)
         else:
             is_ours = user == (user_in(settings.bus.amqp_url) or "guest")

@@ -1,4 +1,4 @@
-"""`berth dead`: lists, shows, replays and drops dead letters."""
+"""`berth system dead`: lists, shows, replays and drops dead letters."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
@@ -21,7 +21,7 @@ _SHOWN = 100  # dead letters listed by default
 
 commands = Commands(name="dead", no_args_is_help=True)
 
-Id = Annotated[str, positional("An id of `berth dead list`, or its beginning.", metavar="ID")]
+Id = Annotated[str, positional("An id of `berth system dead list`, or its beginning.", metavar="ID")]
 OfCell = Annotated[str, described("Dead letters on the cell's own RabbitMQ.", "--cell", metavar="NAME")]
 Ids = Annotated[list[str], positional("Ids, or their beginnings; or `all`.", metavar="ID")]
 
@@ -56,7 +56,7 @@ async def list_letters(
     if not shown:
         cli.say.print("no dead letters")
     if more:
-        cli.line(f"there are more: berth dead list --after {printable(after)}")
+        cli.line(f"there are more: berth system dead list --after {printable(after)}")
 
 
 @commands.command("show")
@@ -95,7 +95,9 @@ async def replay(
     """
     _check(ids)
     if as_operator and list(ids) == ["all"]:
-        raise BadSetting("--as-operator takes ids, not `all`: read each letter before (`berth dead show ID`)")
+        raise BadSetting(
+            "--as-operator takes ids, not `all`: read each letter before (`berth system dead show ID`)"
+        )
     staying = list[str]()
 
     def stays(why: str) -> None:
@@ -182,7 +184,7 @@ async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
     """Yield the dead letters after the id `after` with ids that begin with `beginning`, either as stored or
-    with characters escaped as in the output of `berth dead list`.
+    with characters escaped as in the output of `berth system dead list`.
     """
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)

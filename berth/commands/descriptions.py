@@ -39,7 +39,7 @@ COMPLETION_VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell
 
 @commands.command("completion")
 def completion_command(shell: Annotated[str, positional("The shell.", metavar="bash|zsh|fish")]) -> None:
-    """Print the completion script of a shell: `eval "$(berth completion bash)"` in ~/.bashrc."""
+    """Print the completion script of a shell: `eval "$(berth system completion bash)"` in ~/.bashrc."""
     from berth.layouts import COMPLETIONS, completion_script
 
     if shell not in COMPLETIONS:

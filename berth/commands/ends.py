@@ -1,4 +1,4 @@
-"""`berth ends`: lists ended builds from the cells' records, and publishes their ends again."""
+"""`berth instance ended`: lists ended builds from the cells' records, and publishes their ends again."""
 
 from typing import get_args
 

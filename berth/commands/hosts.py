@@ -111,7 +111,7 @@ async def disable_command(
     """Disable hosts: schedulers place no new builds there; instances stay.
 
     A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
-    is enabled when the last cause is removed. `berth drain` moves the instances away.
+    is enabled when the last cause is removed. `berth host drain` moves the instances away.
     """
     await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 

@@ -1,4 +1,4 @@
-"""`berth import placement` copies another Placement's data."""
+"""`berth openstack import placement` copies another Placement's data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -25,7 +25,8 @@ _MODULES = {
     "load": "load", "problems": "problems", "doctor": "audit", "top": "top", "run": "run",
     "instance list": "instances", "instance ended": "ends",
     "host": "hosts",
-    "cell": "cells", "cell agent": "cell_ending", "cell agent check": "agents",
+    "cell": "cells", "cell create": "cell_making", "cell delete": "cell_ending",
+    "cell permissions": "cell_permissions", "cell agent": "cell_ending", "cell agent check": "agents",
     "project usage": "providers",
     "resource provider": "providers", "resource class": "providers", "resource trait": "providers",
     "resource aggregate": "aggregates",
@@ -40,10 +41,10 @@ _MODULES = {
 }  # fmt: skip
 # Group → its description. A group without a module exists if it has a command, of the kernel or of a feature.
 _GROUPS = {
-    "top": "The hosts, cells and projects that need attention first, or use the most.",
+    "top": "The hosts, cells and projects that need attention first.",
     "instance": "List instances and change them.",
     "host": "See what hosts have, and keep new instances away from them.",
-    "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md).",
+    "cell": "See, disable, empty, create and delete cells, and their agents (docs/cells.md).",
     "cell agent": "Agents of hosts and nodes, and the check of an operator's driver.",
     "request": "Requests that wait, and requests that are only tried.",
     "project": "What projects hold, and what they may hold.",
@@ -57,10 +58,10 @@ _GROUPS = {
     "access": "Who may do what here (docs/roles.md).",
     "access token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
     "policy": "The rules by which hosts are chosen, and tests of other rules.",
-    "audit": "Check and repair the databases, and see what was done and what was before.",
-    "system": "Databases, upgrades, dead letters and files of this installation (docs/running.md).",
+    "audit": "Check and repair the databases, and read what was done or was before.",
+    "system": "Migrations, upgrades and dead letters of this installation (docs/running.md).",
     "system dead": "Messages that no worker could handle, each with its reason.",
-    "ironic": "Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic.",
+    "ironic": "Compare placement with an Ironic, see its nodes, or simulate one.",
     "openstack": "Take over from an OpenStack cloud, and serve it.",
     "openstack import": "Import the data of another service.",
 }
@@ -179,7 +180,7 @@ def first_page(says: Mapping[str, str]) -> str:
     lines += [
         "",
         "`berth COMMAND --help` explains; `berth reference commands TEXT` finds commands.",
-        "Settings: berth.toml, BERTH_... variables, --config, --set (`berth reference settings`).",
+        "Settings: berth.toml, BERTH_..., --config, --set (`berth reference settings`).",
         "Exit codes: 0 done; 1 not done, or a check failed; 2 wrong usage; 130 Ctrl-C.",
     ]
     return "".join(f"{line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""`berth init` writes the files of a new installation, and `berth man` writes the manual pages."""
+"""`berth init` writes the files of a new installation, and `berth system man` writes the manual pages."""
 
 import os
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ _NEXT = {
         "write the URLs of RabbitMQ and PostgreSQL into /etc/berth/amqp_url and /etc/berth/database_url",
         "systemctl enable --now berth@placement berth@scheduler berth@control-room",
         "set -a; . /etc/berth/berth.env",
-        "for each cell: berth cell add CELL --file /etc/berth/CELL.toml",
+        "for each cell: berth cell create CELL --file /etc/berth/CELL.toml",
         "               systemctl enable --now berth-conductor@CELL",
     ),
     "kubernetes": (
         "kubectl create secret generic berth --from-file=amqp_url --from-file=database_url",
-        "for each cell: berth cell add CELL; kubectl create secret generic berth-cell-CELL"
+        "for each cell: berth cell create CELL; kubectl create secret generic berth-cell-CELL"
         " --from-file=CELL.toml",
         "kubectl apply -f DIRECTORY",
     ),

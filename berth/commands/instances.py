@@ -1,4 +1,4 @@
-"""`berth instances` lists the instances of all cells."""
+"""`berth instance list` lists the instances of all cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

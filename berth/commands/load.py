@@ -131,9 +131,9 @@ async def load_command(
     (on average 0.1 s by default). The command starts a separate berth for the test; with --attach it boots
     the instances on the berth that already runs. Broker and databases must be on this machine.
 
-    All instances have one name, which is printed (`berth instances --name NAME`), and are deleted after the
-    audit, or at Ctrl-C, unless --keep is given. Exit 1 if a boot did not become active, an instance was not
-    deleted, or a limit of --fail-if is broken.
+    All instances have one name, which is printed (`berth instance list --name NAME`), and are deleted after
+    the audit, or at Ctrl-C, unless --keep is given. Exit 1 if a boot did not become active, an instance was
+    not deleted, or a limit of --fail-if is broken.
     """
     refuse_unused(options)
     limits = [limit_given(text) for text in options.fail_if or ()]
@@ -393,7 +393,7 @@ def _has_failures(result: LoadOutcome, left: int, name: str, console: Console) -
     if result.failed:
         console.print(f"[red]{result.failed} boots did not become active[/red]")
     if left:
-        console.print(f"[red]{left} instances were not deleted: berth instances --name {name}[/red]")
+        console.print(f"[red]{left} instances were not deleted: berth instance list --name {name}[/red]")
     return bool(result.failed or left)
 
 

@@ -1,4 +1,6 @@
-"""`berth node`: publishes the state of a bare-metal node in Ironic's place, for tests without Ironic."""
+"""`berth ironic publish`: publishes the state of a bare-metal node in Ironic's place, for tests without
+Ironic.
+"""
 
 import uuid
 from dataclasses import dataclass

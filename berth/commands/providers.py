@@ -1,4 +1,6 @@
-"""`berth provider`, `class`, `trait` and `usage`: show placement's records, and assign hosts to cells."""
+"""`berth resource provider`, `class`, `trait` and `usage`: show placement's records, and assign hosts to
+cells.
+"""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -184,7 +186,7 @@ async def _provider_named(bus: Bus, name: str) -> Provider:
     if not uuid and (hosts := await hosts_named(bus, name)) and not found:
         found = (await ask(FindProviders(ids=(hosts[0].id,), parts=_SHOWN_PARTS))).providers
     if not found:
-        raise OperationRefused(f"there is no provider {name}: `berth provider list` lists them")
+        raise OperationRefused(f"there is no provider {name}: `berth resource provider list` lists them")
     return found[0]
 
 
@@ -212,7 +214,9 @@ async def _known(cli: Cli, kind: NameKind, name: str) -> Named:
     async with cli.bus("names") as bus:
         found = (await bus.asker(topics.NAMES)(checked(FindNames(kind=kind, names=(name,))))).names
     if not found:
-        raise OperationRefused(f"there is no {kind} {name}: `berth {kind.split()[-1]} list` lists them")
+        raise OperationRefused(
+            f"there is no {kind} {name}: `berth resource {kind.split()[-1]} list` lists them"
+        )
     return found[0]
 
 
@@ -227,7 +231,7 @@ async def reset_command(
     root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
     ownerless: bool = option(
         False,
-        "Every root without a cell, as after `berth import`, except sharing providers.",
+        "Every root without a cell, as after `berth openstack import`, except sharing providers.",
         "--all-without-owner",
     ),
     match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),

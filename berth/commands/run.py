@@ -1,4 +1,6 @@
-"""`berth up` runs all workers, `berth run` runs a process of workers, `berth migrate` migrates databases."""
+"""`berth up` runs all workers, `berth run` runs a process of workers, `berth system migrate` migrates
+databases.
+"""
 
 import asyncio
 import atexit

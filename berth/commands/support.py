@@ -1,4 +1,4 @@
-"""`berth debug` writes a support bundle; `berth upgrade check` checks whether an upgrade can begin."""
+"""`berth system bundle` writes a support bundle, `berth system upgrade` checks an upgrade in advance."""
 
 import os
 import platform

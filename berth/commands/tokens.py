@@ -1,4 +1,6 @@
-"""`berth token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens` names."""
+"""`berth access token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens`
+names.
+"""
 
 import json
 import os
@@ -24,7 +26,7 @@ from placement_worker.http.access import StoredToken, StoredTokens, digest_of, r
 
 commands = Commands(name="token", no_args_is_help=True)
 
-Id = Annotated[str, positional("The id of `berth token list`, or its beginning.", metavar="ID")]
+Id = Annotated[str, positional("The id of `berth access token list`, or its beginning.", metavar="ID")]
 TokenFile = Annotated[Path | None, described("Write the token to this file, mode 0600 (default: print it).")]
 _SHOWN = 12  # characters of the SHA-256 that is the id
 
@@ -108,7 +110,7 @@ async def _changed(
     matching = [token for token in tokens if id_of(token).startswith(id_) and id_]
     if len(matching) != 1:
         raise OperationRefused(
-            f"{len(matching)} tokens have an id that begins with {id_!r}: `berth token list`"
+            f"{len(matching)} tokens have an id that begins with {id_!r}: `berth access token list`"
         )
     (found,) = matching
     changed = change(found)

@@ -172,7 +172,8 @@ def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         " for other queues with the binding."
     )
     do = (
-        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`). `berth ends --since TIME"
+        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`). `berth instance ended"
+        " --since TIME"
         " --publish` publishes lost ends of builds again."
     )
     yield Finding("warning", about, sentence, do)
@@ -201,7 +202,7 @@ def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
         yield foreign_finding(seen)
         return
     if not seen.was_made:
-        do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
+        do = "Run `berth system migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)
         return
     behind = [package for package in seen.packages if package.revision != package.known[-1]]
@@ -211,7 +212,7 @@ def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
             do = "A newer version migrated it: update this one as well."
             yield Finding("warning", about, f"{at}, which this version does not have.", do)
         else:
-            do = "Run `berth migrate`, or restart its worker: it migrates at its start."
+            do = "Run `berth system migrate`, or restart its worker: it migrates at its start."
             yield Finding("warning", about, f"{at}, and {package.known[-1]} is the newest.", do)
     for name in seen.unlisted:
         do = "Add the feature to the list again (berth/features.py), or leave the tables: nothing uses them."

@@ -85,7 +85,7 @@ def _of_absent_agents(cell: str, agents: Sequence[Sequence[DurableQueue]]) -> It
 
 def _removal(cell: str, agent: str) -> str:
     return (
-        f"Start it. If it will not return: `berth cell remove-agent {cell} {agent}` (with --no-user if it has"
+        f"Start it. If it will not return: `berth cell agent delete {cell} {agent}` (with --no-user if it has"
         " no RabbitMQ user) deletes its queues with their messages, and ends its orders."
     )
 

@@ -1,1 +1,1 @@
-"""`berth import placement`: copies a running Placement's contents into berth through the HTTP API."""
+"""`berth openstack import placement`: copies a running Placement's contents into berth over HTTP."""

@@ -223,10 +223,10 @@ OFFERED = {
     "KnownRecords": ".record_queries",  # the records about a build that `berth why` has found
     "known_records": ".record_queries",  # finds these records
     "Finding": ".findings",  # a line of `berth doctor`
-    "Credential": ".credentials",  # a row of `berth credentials`
-    "OperationMark": ".audit_records",  # the record of a move, for `berth audit`
-    "ReleasedBuild": ".audit_records",  # the record of a build without resources, for `berth audit`
-    "Recording": ".audit_records",  # an instance that a cell shall record, for `berth heal`
+    "Credential": ".credentials",  # a row of `berth access list`
+    "OperationMark": ".audit_records",  # the record of a move, for `berth audit check`
+    "ReleasedBuild": ".audit_records",  # the record of a build without resources, for `berth audit check`
+    "Recording": ".audit_records",  # an instance that a cell shall record, for `berth audit heal`
     # HTTP
     "DescribedOperation": ".http_descriptions",  # describes an operation of an HTTP API
     "HttpDescription": ".http_descriptions",  # describes what a feature adds to the Placement API

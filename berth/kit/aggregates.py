@@ -38,5 +38,5 @@ async def aggregate_named(bus: Bus, name: str) -> Aggregate:
         return found[0][0]
     names = [aggregate.name for aggregate, _ in await find_aggregates(bus) if aggregate.name]
     nearest = get_close_matches(name, names, 1)
-    hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth aggregate list` lists them"
+    hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth resource aggregate list` lists them"
     raise OperationRefused(f"there is no aggregate {name!r}{hint}")

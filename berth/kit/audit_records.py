@@ -1,4 +1,6 @@
-"""Values that `berth audit` and `berth heal` exchange with features: marks of moves, instances to record."""
+"""Values that `berth audit check` and `berth audit heal` exchange with features: marks of moves, instances to
+record.
+"""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ BOOT_OPTIONS = {
         metavar="TRAIT[=WEIGHT]",
         panel=WHERE,
     ),
-    "name": described("What you call them; `berth instances --name` finds them."),
+    "name": described("What you call them; `berth instance list --name` finds them."),
     "project": described("The project that owns the instances.", panel=WHERE),
     "more": OptionsOf(feature_options()),
 }

@@ -1,4 +1,4 @@
-"""The credential of a user or program, as `berth credentials` lists it."""
+"""The credential of a user or program, as `berth access list` lists it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class AuthenticationPart:
     # returns the access rules of the control room: `control_room.kit.AccessRules`
     sign_in: Callable[..., Any]
     finding: Callable[[Settings, Clock], Awaitable[Finding]]  # its part of `berth doctor`
-    note: str  # printed by `berth credentials`
+    note: str  # printed by `berth access list`
 
 
 def authentication(method: str) -> AuthenticationPart | None:

@@ -30,7 +30,7 @@ __all__ = [
     "Marking",  # disables, enables or forces down a host
     "add_filters",  # adds the filters of all features to those of this process
     "allocations",  # the allocations in placement's database
-    "audit",  # the audit of a whole region, as of `berth audit`
+    "audit",  # the audit of a whole region, as of `berth audit check`
     "census",  # the builds in the database of a cell
     "commands_connect_by",  # commands use the bus of the test
     "connected_as_commands",  # a connection to the bus that commands use

@@ -16,7 +16,7 @@ from bus.masking import printable
 from bus.queries import BuildStands
 
 SECONDS = 5.0  # time limit for an answer to a query
-MOST_CHANGE = 200  # characters of a change that are shown; `berth audit-log --json` has all
+MOST_CHANGE = 200  # characters of a change that are shown; `berth audit log --json` has all
 
 
 @dataclass(frozen=True)

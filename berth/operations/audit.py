@@ -48,7 +48,7 @@ class Audit:
     types: dict[str, int] = field(default_factory=dict)  # consumers by type
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
-    leaks: list[Leak] = field(default_factory=list)  # breaches that `berth heal` may repair
+    leaks: list[Leak] = field(default_factory=list)  # breaches that `berth audit heal` may repair
     misheld: list[Misheld] = field(default_factory=list)  # also repairable
     ownerless: list[Ownerless] = field(default_factory=list)  # also repairable
     doubled: list[Doubled] = field(default_factory=list)  # also repairable

@@ -151,5 +151,7 @@ async def _held(bus: Bus, consumer: str) -> str:
             f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}"
         )
     if found.consumers[0].client:
-        reasons.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
+        reasons.append(
+            "a client of the API claimed it: an imported instance is a build after `berth instance adopt`"
+        )
     return "; ".join(reasons)

@@ -131,7 +131,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         retired = await retired_as(placement, unknown)
     finally:
         await placement.close()
-    # `berth heal` first decides which cell has a build that several cells know
+    # `berth audit heal` first decides which cell has a build that several cells know
     single = builds.builds.keys() - builds.doubled.keys()
     stood = {build: place for build, place in after.items() if before.get(build) == place and build in single}
     ended = dict.fromkeys(known.failed & builds.failed, FAILED)

@@ -86,7 +86,7 @@ async def repaired(
         shown = [Healed(str(leak), RELEASED) for leak in leaks]
         return shown, dict.fromkeys(wrong, "no running berth can be queried here")
     guests = await compare_guests(settings)
-    async with operator_bus(settings, composition.transport(settings, "heal"), "berth heal") as bus:
+    async with operator_bus(settings, composition.transport(settings, "heal"), "berth audit heal") as bus:
         repairs = _Repairs(bus, yes)
         for leak in leaks:
             await repairs.release(Ownerless(leak.consumer, leak.generation, str(leak)))

@@ -22,7 +22,7 @@ _CENSUS = sql(f"SELECT id, version, status, root, generation FROM {BUILDS}")
 
 
 class Standing(Compact, frozen=True):
-    """The status, host and generation of a build, which `berth audit` compares with placement."""
+    """The status, host and generation of a build, which `berth audit check` compares with placement."""
 
     status: str
     root: str
@@ -31,7 +31,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return, by build id, status, host and generation of every build of this cell, for `berth audit`."""
+    """Return status, host and generation of each build of this cell by its id, for `berth audit check`."""
     async with database.read() as tx:
         rows = await _CENSUS(tx)
     names = Standing.__struct_fields__
@@ -42,7 +42,9 @@ _UNMARKED = OperationMark()
 
 
 class HeldByCell(Compact, frozen=True):
-    """The cell's record of a build; `berth audit` derives from it which resources the build should hold."""
+    """The cell's record of a build; `berth audit check` derives from it which resources the build should
+    hold.
+    """
 
     status: str
     attempt: int  # attempt number of the guest; during a move, of the guest at the destination

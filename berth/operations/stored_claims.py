@@ -1,4 +1,6 @@
-"""Reads the stored data for `berth audit` and tests: violated invariants, allocations, holder consumers."""
+"""Reads the stored data for `berth audit check` and tests: violated invariants, allocations, holder
+consumers.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

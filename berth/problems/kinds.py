@@ -130,7 +130,8 @@ DEAD_LETTERS = ProblemKind(
     says="Dead letters: {count}, of {queues}.",
     consequence="The messages were unreadable, had no consumer for minutes, or failed five times: what they"
     " request is not done.",
-    do="`berth dead list` shows the reasons; after the repair, `berth dead replay` publishes them again.",
+    do="`berth system dead list` shows the reasons; after the repair, `berth system dead replay` publishes"
+    " them again.",
     link="/bus/dead",
     alert=Alert(
         name="BerthDeadLetters",
@@ -143,7 +144,8 @@ HANDLER_FAULTS = ProblemKind(
     severity="warning",
     says="A handler of {worker} raised an unexpected error on {topic}.",
     consequence="The message is retried five times, and is then a dead letter.",
-    do="The worker's log has the traceback; report it, with the message from `berth dead show` if there is"
+    do="The worker's log has the traceback; report it, with the message from `berth system dead show` if"
+    " there is"
     " one.",
     alert=Alert(
         name="BerthBugs",
@@ -310,7 +312,7 @@ BUILDS_FAIL = ProblemKind(
     severity="warning",
     says="More than a tenth of the builds of cell {cell} ended in error in the last 15 minutes.",
     consequence="All alternates of these builds failed.",
-    do="`berth instances --status error` lists them, `berth why BUILD` shows the result of each attempt;"
+    do="`berth instance list --status error` lists them, `berth why BUILD` shows the result of each attempt;"
     " disable a host on which all builds fail (`berth host disable`).",
     link="/builds?failed=1",
     alert=Alert(

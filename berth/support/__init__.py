@@ -1,1 +1,1 @@
-"""The support bundle of `berth debug`, and the check before an upgrade."""
+"""The support bundle of `berth system bundle`, and the check before an upgrade."""

@@ -57,7 +57,9 @@ def answering(name: str, directory: Path, state: Callable[[], str]) -> Iterator[
     try:
         path, listener = _listen(directory)
     except OSError as problem:
-        log.info("%s cannot be written, so `berth debug` cannot ask this process: %s", directory, problem)
+        log.info(
+            "%s cannot be written, so `berth system bundle` cannot ask this process: %s", directory, problem
+        )
         yield
         return
 

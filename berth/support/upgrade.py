@@ -118,12 +118,12 @@ def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
         return
     names = ", ".join(f"{each.name} of {each.package}" for each in pending)
     if not seen.was_made:
-        do = "If it should have data, correct its URL; otherwise `berth migrate` creates its tables."
+        do = "If it should have data, correct its URL; otherwise `berth system migrate` creates its tables."
         yield finding("warning", says="It has no tables.", do=do)
     else:
-        yield finding("fine", says=f"`berth migrate` will apply {names}.")
+        yield finding("fine", says=f"`berth system migrate` will apply {names}.")
     if not store.may_create:
-        do = "Give it the right CREATE on its schema, or let the owner of the schema run `berth migrate`."
+        do = "Give it the right CREATE on its schema, or let the schema's owner run `berth system migrate`."
         yield finding("broken", says="Its login may not create tables.", do=do)
     for migration in pending:
         if not at[migration.package]:

@@ -243,7 +243,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
         return f"it holds something of {len(trees)} hosts ({called}): perhaps it was just being moved"
     ((root, tree),) = trees.items()
     if not tree.cell:
-        return f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it"
+        return f"its host {root} is of no cell: `berth resource provider reset {root} --cell NAME` assigns it"
     if tree.gone:
         return f"its host {tree.host or root} is deleted, as its agent reported"
     if not tree.agent or not tree.host:

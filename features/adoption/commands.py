@@ -1,4 +1,4 @@
-"""`berth adopt`: makes cells responsible for another system's instances."""
+"""`berth instance adopt`: makes cells responsible for another system's instances."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -33,15 +33,16 @@ class AdoptOptions:
 async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     """Make berth responsible for another system's instances in placement, to move and delete them.
 
-    After `berth import placement` and `berth provider reset` the hosts belong to a cell, but the instances
-    are no builds: berth only counts their allocations. An adopted instance is an active build of its cell,
-    which the commands list, move, drain, evacuate, resize and delete like any other. The cell also
-    informs the agent of the instance's host.
+    After `berth openstack import placement` and `berth resource provider reset` the hosts belong to a cell,
+    but the instances are no builds: berth only counts their allocations. An adopted instance is an active
+    build of its cell, which the commands list, move, drain, evacuate, resize and delete like any other. The
+    cell also informs the agent of the instance's host.
 
     The command adopts only unambiguous instances: on one host of one cell, according to placement and the
     file, if one is given. It lists all other instances with the reason, and can be repeated.
 
-    `berth adopt --all --from servers.csv`, then the same with --yes. See features/adoption/README.md.
+    `berth instance adopt --all --from servers.csv`, then the same with --yes. See
+    features/adoption/README.md.
     """
     if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
         raise BadSetting("choose instances in one way: uuids, --host, or --all")

@@ -1,4 +1,6 @@
-"""Lets cells record instances that `berth heal` found: guests without a record, and restored allocations."""
+"""Lets cells record instances that `berth audit heal` found: guests without a record, and restored
+allocations.
+"""
 
 import asyncio
 

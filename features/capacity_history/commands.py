@@ -1,4 +1,4 @@
-"""`berth capacity`: the used, free, stranded and waiting capacity over time, and when it is used up."""
+"""`berth resource history` and `forecast`: capacity over time, and when it will be used up."""
 
 from dataclasses import asdict, dataclass
 

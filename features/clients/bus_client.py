@@ -1,4 +1,4 @@
-"""A client on RabbitMQ, with the credentials of `berth client add` (features/clients/README.md)."""
+"""A client on RabbitMQ, with the credentials of `berth access client create` (features/clients/README.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""`berth client`: manages RabbitMQ users for programs outside berth, each restricted to its projects."""
+"""`berth access client`: manages RabbitMQ users for programs outside berth, each limited to its projects."""
 
 from __future__ import annotations
 

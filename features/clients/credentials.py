@@ -1,4 +1,4 @@
-"""The credentials of clients, for `berth credentials`."""
+"""The credentials of clients, for `berth access list`."""
 
 from berth.kit import Credential, CredentialsPart, Settings
 from bus.broker_urls import client_user
@@ -16,7 +16,7 @@ async def listed(bus: Bus, settings: Settings) -> list[Credential]:
             role=client.role,
             cells=client.cells,
             projects=client.projects,
-            revoke=f"berth client remove {client.name}",
+            revoke=f"berth access client delete {client.name}",
         )
         for client in clients
     ]

@@ -9,7 +9,8 @@ FEATURE = Feature(
     adds=("messages", "scheduler", "operators", "credentials"),
     commands={"access client": "commands"},
     command_groups={
-        "access client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
+        "access client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its"
+        " projects only"
         " (features/clients/README.md)."
     },
     reasons=(

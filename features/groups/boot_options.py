@@ -14,7 +14,9 @@ from features.groups.messages import GroupPart, group_of
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
-    group: str = option("", "The server group they join (`berth group`).", metavar="NAME|UUID", panel=WHERE)
+    group: str = option(
+        "", "The server group they join (`berth instance group`).", metavar="NAME|UUID", panel=WHERE
+    )
 
     def requested(self, request: BuildRequested) -> BuildRequested:
         """Return the request; raise BadSetting if options and hints both name a group."""

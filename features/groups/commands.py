@@ -1,4 +1,4 @@
-"""`berth group`: manages server groups, with instances that are placed together or apart."""
+"""`berth instance group`: manages server groups, with instances that are placed together or apart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,8 +78,8 @@ async def create_command(
 
     affinity: all members on one host, that of the first member. anti-affinity: at most --max-per-host members
     on one host. --pack and --spread refer to labels of hosts and may be added to a policy:
-    `berth group create db --policy anti-affinity --pack row`. Placement checks all of them when a host is
-    claimed, so they always hold; soft policies and --prefer-topology are preferences.
+    `berth instance group create db --policy anti-affinity --pack row`. Placement checks all of them when a
+    host is claimed, so they always hold; soft policies and --prefer-topology are preferences.
     """
     topology = topology_given(options.pack, options.spread, options.prefer_topology)
     policy = options.policy or ("topology" if topology.levels else "")

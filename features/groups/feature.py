@@ -11,7 +11,8 @@ FEATURE = Feature(
     settings=GroupSettings,
     commands={"instance group": "commands"},
     command_groups={
-        "instance group": "Server groups: instances to keep on one host, or on different hosts. `berth boot --group`"
+        "instance group": "Server groups: instances to keep on one host, or on different hosts. `berth boot"
+        " --group`"
         " joins one."
     },
     reasons=(

@@ -17,7 +17,9 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
     groups = (await bus.asker(GROUPS)(question)).groups
     if not groups:
         where = f" in project {project}" if project else ""
-        raise OperationRefused(f"there is no server group {name_or_id}{where}: `berth group list` lists them")
+        raise OperationRefused(
+            f"there is no server group {name_or_id}{where}: `berth instance group list` lists them"
+        )
     if len(groups) > 1:
         projects = ", ".join(sorted(group.project for group in groups))
         raise OperationRefused(f"{name_or_id} is a group of projects {projects}: give --project, or its uuid")

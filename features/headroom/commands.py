@@ -1,4 +1,4 @@
-"""`berth headroom`: keeps free capacity for the loss of any one host or rack."""
+"""`berth host headroom`: keeps free capacity for the loss of any one host or rack."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -46,7 +46,7 @@ async def show(cli: Cli) -> int:
     async with cli.bus("headroom") as bus:
         found = await find_headroom(bus)
     if not found:
-        raise OperationRefused("no headroom is kept: `berth headroom set host` begins")
+        raise OperationRefused("no headroom is kept: `berth host headroom set host` begins")
     for headroom in found:
         levels = " or ".join(headroom.reservation.levels)
         state = "kept" if headroom.kept else "not kept"

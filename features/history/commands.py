@@ -1,4 +1,4 @@
-"""`berth at TIME`: shows the state of placement at a past time, and decisions as of then."""
+"""`berth audit at TIME`: shows the state of placement at a past time, and decisions as of then."""
 
 from collections import Counter
 from dataclasses import replace
@@ -76,7 +76,7 @@ async def show(
 ) -> None:
     """Show what a host or provider had, or what an instance held. Without NAME, show the usage of all hosts.
 
-    Example: `berth at 2h show host-7` lists the instances that host-7 had two hours ago.
+    Example: `berth audit at 2h show host-7` lists the instances that host-7 had two hours ago.
     """
     moment: PastTime = context.obj
     cloud = await state_at(cli, moment)

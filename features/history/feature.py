@@ -9,7 +9,8 @@ FEATURE = Feature(
     commands={"audit at": "commands", "audit at capacity": "with_capacity_plans.commands"},
     exit_codes={"audit at capacity": "it did not fit"},
     command_groups={
-        "audit at": "The state of placement at a past time, and decisions as of then (features/history/README.md):"
-        " `berth at 2h show host-7`."
+        "audit at": "The state of placement at a past time, and decisions as of then"
+        " (features/history/README.md):"
+        " `berth audit at 2h show host-7`."
     },
 )

@@ -1,4 +1,4 @@
-"""`berth maintenance`: windows for which hosts are drained, and automatic evacuations of dead hosts."""
+"""`berth host maintenance`: windows for which hosts are drained, and automatic evacuations of dead hosts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -91,10 +91,10 @@ async def add(
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
-    two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
-    then the next one is drained. With --dry-run the command only shows the plan, and exits 1 if a host would
-    be late, such as because an instance would find no host. Example: `berth maintenance
-    add --label rack=r1 --from 2026-12-24T02:00 --for 2h --dry-run`.
+    two hosts of each rack are closed or down at a time: `berth host maintenance finish HOST` opens a host,
+    and then the next one is drained. With --dry-run the command only shows the plan, and exits 1 if a host
+    would be late, such as because an instance would find no host. Example: `berth host maintenance create
+    --label rack=r1 --from 2026-12-24T02:00 --for 2h --dry-run`.
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
@@ -141,7 +141,9 @@ async def show(cli: Cli, which: Which) -> int:
     async with cli.bus("maintenance") as bus:
         found = await find_maintenance(bus, subject=which)
     if not found.windows and not found.evacuations:
-        raise OperationRefused(f"there is no window or evacuation {which!r}; `berth maintenance list --all`")
+        raise OperationRefused(
+            f"there is no window or evacuation {which!r}; `berth host maintenance list --all`"
+        )
     if cli.as_json:
         cli.value(found, "")
     else:

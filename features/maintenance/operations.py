@@ -151,7 +151,7 @@ async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
     ]
     if len(found) != 1:
         raise OperationRefused(
-            f"{len(found)} open windows have an id that begins with {begin!r}; `berth maintenance list`"
+            f"{len(found)} open windows have an id that begins with {begin!r}; `berth host maintenance list`"
         )
     return found[0]
 

@@ -16,7 +16,8 @@ MAINTENANCE_LATE = ProblemKind(
     severity="warning",
     says="Hosts of maintenance windows that are not empty in time: {hosts}.",
     consequence="Instances could not be moved, or the remaining time is too short for the remaining moves.",
-    do="`berth maintenance list` and `berth maintenance show {first}` give the reason for each host. Cancel"
+    do="`berth host maintenance list` and `berth host maintenance show {first}` give the reason for each"
+    " host. Cancel"
     " the window, or move or stop the instances.",
     link="/maintenance",
     alert=Alert(
@@ -32,7 +33,8 @@ EVACUATION_HELD = ProblemKind(
     says="Not evacuated, because many hosts lost their heartbeats at once: {hosts}.",
     consequence="A network fault is more probable than the failure of all these hosts. Their instances are"
     " left alone.",
-    do="Check the network of the cell or rack. If the hosts are dead, `berth maintenance release {first}`"
+    do="Check the network of the cell or rack. If the hosts are dead, `berth host maintenance release"
+    " {first}`"
     " lets them be fenced and evacuated.",
     link="/maintenance",
     alert=Alert(
@@ -48,8 +50,9 @@ EVACUATION_UNFENCED = ProblemKind(
     says="Missing hosts that were not confirmed as off: {hosts}.",
     consequence="Without a confirmation that a host is off, its instances are not evacuated. The hook is"
     " called again every minute.",
-    do="`berth maintenance show {first}` has the output of the hook. Switch the host off by hand, then run"
-    " `berth evacuate`.",
+    do="`berth host maintenance show {first}` has the output of the hook. Switch the host off by hand,"
+    " then run"
+    " `berth host evacuate`.",
     link="/maintenance",
     alert=Alert(
         name="BerthEvacuationUnfenced",

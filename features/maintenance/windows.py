@@ -276,7 +276,7 @@ class _WindowStep:
             self.hosts[root] = replace(self.hosts[root], instances=len(left.memory_mb), note=note)
             if not left.memory_mb and not left.in_progress:
                 if others := await self._other_consumers(root):
-                    note = f"{others} other consumers hold resources: `berth drain` lists them"
+                    note = f"{others} other consumers hold resources: `berth host drain` lists them"
                     self.hosts[root] = replace(self.hosts[root], note=note)
                 else:
                     self._put(root, "empty")

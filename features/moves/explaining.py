@@ -72,7 +72,7 @@ def _planned(move: MoveStands) -> str:
 async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int | None:
     """Show what would become of a requested move now; return None if the records are not of a move."""
     if known.subject:
-        raise OperationRefused("it has started: `berth move --dry-run` asks about another")
+        raise OperationRefused("it has started: `berth instance move --dry-run` asks about another")
     if (move := decided_move(known.decided)) is None:
         return None
     return print_supposed(cli, [move], await supposed(bus, [move]))

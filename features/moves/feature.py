@@ -33,7 +33,7 @@ FEATURE = Feature(
     ),
     command_groups={
         "move": "Moves of instances from host to host (features/moves/README.md): moves in progress, and the"
-        " results of ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
+        " results of ended ones. `berth instance move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
     pages={"/moves": PageEntry("Moves", "Instances")},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_moves", "conductor")),

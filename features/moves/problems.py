@@ -7,9 +7,9 @@ MOVES_FAIL = ProblemKind(
     name="moves-fail",
     severity="warning",
     says="More than a tenth of the moves of cell {cell} end in error.",
-    consequence="Instances stay where their moves left them; `berth moves show` shows the host of each"
+    consequence="Instances stay where their moves left them; `berth move show` shows the host of each"
     " instance.",
-    do="`berth moves list --all` lists them with their causes; check whether they have a host in common.",
+    do="`berth move list --all` lists them with their causes; check whether they have a host in common.",
     link="/moves",
     alert=Alert(
         name="BerthMovesFail",

@@ -69,7 +69,7 @@ class FollowedNova:
 def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock, parts: Sequence[BridgePart] = ()) -> Worker:
     """Return the worker that answers Nova's scheduler RPC and copies Nova's cells, hosts and aggregates."""
     mirror = mirror_of(nova.databases, bus, clock)
-    client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
+    client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth openstack", clock=clock)
     scheduling = NovaScheduling(
         SchedulingQueries(
             select=bus.asker(SELECT_HOSTS, timeout=SELECT_TIMEOUT),
@@ -84,7 +84,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock, parts: Sequence[Brid
         wait=nova.wait,
         notify=nova.notifications.add if nova.notifications else None,
     )
-    server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)
+    server = RpcServer(nova.rpc, scheduling.answer, name="berth openstack", clock=clock)
     stops: list[Callable[[], Awaitable[None]]] = [nova.databases.close]
     if client is not None:
         stops.append(client.close)

@@ -1,4 +1,4 @@
-"""Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
+"""Reads the state of Nova, Placement and its queue for `berth openstack check`; changes nothing."""
 
 from berth.kit import (
     PlacementClient,
@@ -28,13 +28,13 @@ CONFIRMED = 2000  # differing records to read again; requests in progress do not
 async def observed(
     settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
-    """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue.
-    `step`: the step of the take-over to check; `is_done`: the operator has already taken this step.
+    """Read the data for `berth openstack check`: Nova's databases, Placement's contents, the scheduler's
+    queue. `step`: the step of the take-over to check; `is_done`: the operator has already taken this step.
     """
     nova_settings = settings.of(NovaSettings)
     queue = None
     if nova_settings.amqp_url and step in (None, "scheduler"):
-        queue = await observe(scheduler_address(settings), name="berth nova check")
+        queue = await observe(scheduler_address(settings), name="berth openstack check")
     nova, reader = NovaFacts(), None
     if nova_settings.database_url:
         reader = inspection(settings, Clock())

@@ -1,4 +1,4 @@
-"""`berth nova`: commands about a Nova that berth serves or observes."""
+"""`berth openstack`: commands about a Nova that berth serves or observes."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -73,8 +73,8 @@ _FILTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class NovaSchedulerConf:
-    """The options of nova-scheduler that berth does not follow: `berth nova check` compares them with berth's
-    settings.
+    """The options of nova-scheduler that berth does not follow: `berth openstack check` compares them with
+    berth's settings.
     """
 
     filters: tuple[str, ...] = tuple(_FILTERS.split(","))

@@ -1,4 +1,4 @@
-"""Reads everything of Nova's databases that `berth nova check` judges; nothing is written."""
+"""Reads everything of Nova's databases that `berth openstack check` judges; nothing is written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

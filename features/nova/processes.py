@@ -75,7 +75,7 @@ def databases(settings: Settings, clock: Clock) -> NovaDatabases:
 
 
 def inspection(settings: Settings, clock: Clock) -> NovaInspection:
-    """Return the object that reads Nova's databases for `berth nova check`."""
+    """Return the object that reads Nova's databases for `berth openstack check`."""
     nova, down_seconds = settings.of(NovaSettings), nova_options(settings).service_down_time
     return NovaInspection(nova.database_url, nova.cell_database_urls, clock, down_seconds=down_seconds)
 
@@ -112,7 +112,7 @@ def _notifications(nova: NovaSettings, conf: NovaConf, clock: Clock) -> Schedule
     publisher = ForeignPublisher(
         nova.notification_amqp_url or nova.amqp_url,
         exchange=conf.exchange,
-        name="berth nova",
+        name="berth openstack",
         durable=conf.durable_queues or conf.quorum_queues,
         clock=clock,
     )

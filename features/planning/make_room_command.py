@@ -1,4 +1,4 @@
-"""`berth make-room` moves instances so that builds of a flavor fit."""
+"""`berth move make-room` moves instances so that builds of a flavor fit."""
 
 import asyncio
 import dataclasses
@@ -72,11 +72,11 @@ async def make_room_command(
 ) -> int:
     """Move as few instances as possible so that builds of a flavor fit.
 
-    Example: `berth make-room vcpus=16,memory_mb=65536 --count 2 --in rack=r7 --dry-run`. The options describe
-    the request as for `berth boot`, and the flavor too: `--vcpus 16`. The hosts for the builds are closed to
-    other requests until the last move has ended. Then waiting requests are tried first: publish the builds
-    with `berth boot --wait 1h` before this command. If a move fails, another plan is tried with
-    the moves that are left of --budget. If there is none, the instances are moved back as far as possible.
+    Example: `berth move make-room vcpus=16,memory_mb=65536 --count 2 --in rack=r7 --dry-run`. The options
+    describe the request as for `berth boot`, and the flavor too: `--vcpus 16`. The hosts for the builds are
+    closed to other requests until the last move has ended. Then waiting requests are tried first: publish the
+    builds with `berth boot --wait 1h` before this command. If a move fails, another plan is tried with the
+    moves that are left of --budget. If there is none, the instances are moved back as far as possible.
     Schedulers carry the plan out, also if this command is killed; the same command follows it. After Ctrl-C
     moves in progress end, and the instances stay. Exit 0 if all builds fit now, else 1.
     """

@@ -1,4 +1,4 @@
-"""`berth rebalance` moves instances from the fullest hosts to emptier hosts, or so that more is usable."""
+"""`berth move rebalance` moves instances from full hosts to emptier ones, or so that more is usable."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ from features.planning.running_rebalancings import running_rebalancings, stop_re
 
 commands = Commands()
 
-_TAKEN = "another plan rebalances with other options: `berth rebalance stop` ends it"
+_TAKEN = "another plan rebalances with other options: `berth move rebalance stop` ends it"
 _ACTIONS = {"stop": stop_rebalancings, "status": running_rebalancings}
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 
@@ -72,7 +72,9 @@ class RebalanceOptions:
     budget: int = option(10, "So many moves at most.", min=1, max=MOST_MOVES, metavar="MOVES")
     most: int = option(2, "So many moves at a time.", "--max", min=1, metavar="N")
     live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
-    keep: bool = option(False, "Run until `berth rebalance stop`: move instances again when it is necessary.")
+    keep: bool = option(
+        False, "Run until `berth move rebalance stop`: move instances again when it is necessary."
+    )
     hold: str = option("5m", "With --keep: only what was necessary for so long.", metavar="TIME")
     dry_run: bool = option(False, "Show the moves; do nothing.")
 
@@ -87,8 +89,8 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     average host. It is the default if the placement profile is balanced or pack.
 
     If at least half of the moves fail, the others are undone. Schedulers carry it out, also if this command
-    is killed; Ctrl-C lets the moves in progress end. With --keep they go on until `berth rebalance stop`: one
-    such plan runs at a time, and a second command with the same options follows it.
+    is killed; Ctrl-C lets the moves in progress end. With --keep they go on until `berth move rebalance
+    stop`: one such plan runs at a time, and a second command with the same options follows it.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
@@ -167,7 +169,7 @@ async def _followed(
 def _print_plans(cli: Cli, running: Sequence[PlanStands]) -> None:
     for stands in running:
         keeps_on = balancing_goal(stands.plan).keeps_on
-        ends = " until `berth rebalance stop`" if keeps_on else ""
+        ends = " until `berth move rebalance stop`" if keeps_on else ""
         does = "begins no further move" if stands.stopping else f"rebalances{ends}"
         cli.value(
             {"plan": stands.plan.id, "keeps_on": keeps_on, "stopping": stands.stopping},

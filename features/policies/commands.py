@@ -1,4 +1,4 @@
-"""`berth rules test` tests changes of filters and weighers on recorded decisions."""
+"""`berth policy test` tests changes of filters and weighers on recorded decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,8 +67,8 @@ class PolicyTestOptions(ComparisonOptions):
 async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     """Test a changed policy on recorded decisions: which requests would get another host, or none?
 
-    Example: `berth rules test --since 7d --with weights.ram=-1`. Without --with, the settings of this command
-    are tested against the policy of the running schedulers: run it before you restart them.
+    Example: `berth policy test --since 7d --with weights.ram=-1`. Without --with, the settings of this
+    command are tested against the policy of the running schedulers: run it before you restart them.
 
     A change of multipliers, `subset` and `near` alone is tested with the hosts and values that each decision
     recorded: its best hosts at that time. Any other change whose effect the record does not show, and each

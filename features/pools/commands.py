@@ -1,4 +1,4 @@
-"""`berth pool`: manages resources that hosts share, such as storage or addresses."""
+"""`berth resource pool`: manages resources that hosts share, such as storage or addresses."""
 
 import re
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> No
 
     The hosts must have no inventories of the pool's resource classes: instances would be allocated from
     the hosts' inventories first.
-    Example: `berth pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
+    Example: `berth resource pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
     """
     amounts, reserved = _amounts("--resource", options.resource), _amounts("--reserved", options.reserved)
     if not amounts:
@@ -123,9 +123,11 @@ async def delete_command(cli: Cli, name: NameOfPool) -> None:
         ask = bus.asker(topics.EDIT, TIMEOUT)
         result = (await ask(EditRequested(edit=DropProvider(provider=pool)))).result
         if isinstance(result, Missing):
-            raise OperationRefused(f"there is no pool {name} that `berth pool create` made")
+            raise OperationRefused(f"there is no pool {name} that `berth resource pool create` made")
         if isinstance(result, InUse):
-            raise OperationRefused(f"instances use pool {name}: `berth provider show {name}` lists them")
+            raise OperationRefused(
+                f"instances use pool {name}: `berth resource provider show {name}` lists them"
+            )
         if not isinstance(result, Edited):
             raise OperationRefused("other processes are changing it: try again")
         await _edit(bus, DropAggregate(aggregate=pool, force=True))

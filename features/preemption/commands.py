@@ -1,4 +1,4 @@
-"""`berth priority`: priority classes, by which requests preempt instances of lower priority."""
+"""`berth policy priority`: priority classes, by which requests preempt instances of lower priority."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -42,8 +42,9 @@ class PriorityClassOptions:
 async def set_command(cli: Cli, name: Name, options: PriorityClassOptions) -> None:
     """Name a priority, and set what its requests may preempt and how its instances are preempted.
 
-    Requests state a priority with `berth boot --priority`. `berth what-if --preempt` shows the instances that
-    would be deleted. Example: `berth priority set production --value 7 --preempts --budget 20`.
+    Requests state a priority with `berth boot --priority`. `berth request what-if --preempt` shows the
+    instances that would be deleted. Example: `berth policy priority set production --value 7 --preempts
+    --budget 20`.
     """
     try:
         seconds = seconds_of(options.grace)

@@ -1,4 +1,4 @@
-"""`berth quality`: replays the recorded requests of a past period with other placement profiles."""
+"""`berth policy quality`: replays the recorded requests of a past period with other placement profiles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -51,14 +51,14 @@ async def quality_command(cli: Cli, options: QualityOptions) -> None:
     """Replay recorded requests with other placement profiles: how many hosts would have been saved, and how
     many more requests would have got a host?
 
-    Example: `berth quality --from-history --since 7d --profile pack`. The replay begins with the hosts and
-    instances of that time. Each later request is decided anew by the scheduler's code, in memory, and its
+    Example: `berth policy quality --from-history --since 7d --profile pack`. The replay begins with the hosts
+    and instances of that time. Each later request is decided anew by the scheduler's code, in memory, and its
     instance ends when it really ended. The first line shows what really happened, the second one a replay
     with the profile in force: compare other profiles with the second one. Nothing is claimed.
     """
     if not options.from_history:
         raise BadSetting(
-            "berth quality needs --from-history: it replays this region's recorded requests"
+            "berth policy quality needs --from-history: it replays this region's recorded requests"
             " (public traces: see docs/quality.md)"
         )
     compared = policies(cli.settings, options.profile or (), options.changes or ())

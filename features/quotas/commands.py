@@ -1,4 +1,4 @@
-"""`berth quota`: limits how much the instances of a project may hold."""
+"""`berth project quota`: limits how much the instances of a project may hold."""
 
 from typing import Annotated
 
@@ -41,7 +41,7 @@ async def set_command(
 
     The limits are checked when a host is claimed, also for concurrent requests. A limit below the present
     usage stops no instance: only requests that would use more are refused. Moves of the same size are never
-    refused. Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1
+    refused. Examples: `berth project quota set default instances=10 VCPU=40`, `berth project quota set p1
     CUSTOM_BAREMETAL_GOLD=2`.
     """
     limits = limits or []

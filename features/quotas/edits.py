@@ -28,7 +28,7 @@ from features.quotas.messages import (
 )
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
-_NO_RESOURCE = "neither a resource class (`berth class list`) nor instances or server_group_members"
+_NO_RESOURCE = "neither a resource class (`berth resource class list`) nor instances or server_group_members"
 _MOST_PROJECTS = 1000  # in one query
 
 

@@ -1,4 +1,4 @@
-"""`berth replay`: replays a past period from the history of placement and the recorded decisions."""
+"""`berth policy replay`: replays a past period from the history of placement and the recorded decisions."""
 
 from dataclasses import dataclass, replace
 
@@ -34,9 +34,9 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
     """Replay a past period: does each recorded decision choose the same host, as recorded or with a changed
     policy?
 
-    Example: `berth replay --from 2h --to 1h --with rules.filters=+num_instances`. The numbered changes of
-    placement are applied in their order. Each decision is made again from its record or, if the record does
-    not show the effect of the change, on all hosts as they were at that time. Nothing is claimed.
+    Example: `berth policy replay --from 2h --to 1h --with rules.filters=+num_instances`. The numbered changes
+    of placement are applied in their order. Each decision is made again from its record or, if the record
+    does not show the effect of the change, on all hosts as they were at that time. Nothing is claimed.
 
     Exit code: 0 no difference, or within --allow; 1 differences; 2 the replay is not possible.
     """
@@ -75,7 +75,7 @@ def policy_of(settings: Settings, changes: list[str]) -> ChangedPolicy:
     if changed.stored:
         names = " and ".join(each.subject for each in changed.stored)
         raise BadSetting(
-            f"{names} of a past time are not recorded: `berth rules test` tests them on the present ones"
+            f"{names} of a past time are not recorded: `berth policy test` tests them on the present ones"
         )
     return changed if changes else replace(changed, only_numbers=ChangedNumbers())
 

@@ -1,4 +1,4 @@
-"""`berth reserve`: holds capacity for builds of a project, now or in a window of time."""
+"""`berth project reservation`: holds capacity for builds of a project, now or in a window of time."""
 
 from typing import Annotated
 

@@ -64,7 +64,7 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
     if not found.reservations:
         where = f" in project {project}" if project else ""
         missing = f"there is no reservation {name_or_id}{where}"
-        raise OperationRefused(f"{missing}: `berth reserve list` lists them")
+        raise OperationRefused(f"{missing}: `berth project reservation list` lists them")
     if len(found.reservations) > 1:
         projects = ", ".join(sorted(each.project or "any" for each in found.reservations))
         raise OperationRefused(f"{name_or_id} is a reservation of projects {projects}: give --project")

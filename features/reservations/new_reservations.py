@@ -22,7 +22,9 @@ from features.reservations.messages import (
 
 @dataclass(frozen=True, kw_only=True)
 class NewReservation:
-    """A reservation as an operator enters it, with the options of `berth reserve` or in a form."""
+    """A reservation as an operator enters it, by the options of `berth project reservation create` or in a
+    form.
+    """
 
     vcpus: int = 1
     memory_mb: int = 512

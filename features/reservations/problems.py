@@ -18,7 +18,8 @@ RESERVATION_SHORT = ProblemKind(
     says="Reservations that hold less capacity than they should: {reservations}.",
     consequence="No open host has free capacity for some of their slots, for example after a host failed."
     " Builds that count on the missing slots may find no host.",
-    do="Run `berth reserve list` and `berth reserve show {first}`, then add hosts or shrink the reservation.",
+    do="Run `berth project reservation list` and `berth project reservation show {first}`, then add hosts or"
+    " shrink the reservation.",
     link="/reservations",
     alert=Alert(
         name="BerthReservationsShort",

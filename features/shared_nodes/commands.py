@@ -1,4 +1,4 @@
-"""`berth agent`: controls which agents use a cell's shared nodes."""
+"""`berth cell agent`: controls which agents use a cell's shared nodes."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -36,7 +36,7 @@ _DONE = {
 commands = Commands()
 
 Cell = Annotated[str, described("Its cell (default: the cell that has an agent of this name).")]
-Name = Annotated[str, positional("Its name, as `berth agent list` shows it.", metavar="AGENT")]
+Name = Annotated[str, positional("Its name, as `berth cell agent list` shows it.", metavar="AGENT")]
 Wait = Annotated[float, described("Wait so long until it is done; 0: do not.", min=0, metavar="SECONDS")]
 
 
@@ -125,7 +125,8 @@ async def edit(
         if answer.waiting and wait:
             if left := await leave_nodes(bus, cell, name, wait):
                 complain.print(
-                    f"after {wait:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
+                    f"after {wait:g} s {left} nodes still wait for it to stop: `berth cell agent list`"
+                    " shows them"
                 )
                 raise OperationRefused("not all of it is done yet")
             cli.tell("done", **facts, waiting=0)

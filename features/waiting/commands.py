@@ -1,4 +1,4 @@
-"""`berth waiting` lists the requests that wait for capacity."""
+"""`berth request list` lists the requests that wait for capacity."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,8 @@ async def waiting_command(
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
     queue. "starts in 4m, 11m" is estimated from the recent pace of that queue: half of such requests start
     within 4 minutes, 90 % within 11 minutes; "late" means after the request's waiting time has ended. `berth
-    boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
-    adds a move, `berth abort BUILD` cancels it.
+    boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth instance move BUILD
+    --wait 30m` adds a move, `berth move abort BUILD` cancels it.
     """
     waiting: list[WaitingRequest] = []
     async with cli.bus("waiting") as bus:
@@ -47,7 +47,7 @@ async def waiting_command(
     if len(waiting) < found.count:
         cli.line(f"... and {found.count - len(waiting)} more: --limit shows them", "dim")
     if found.backlog:
-        cli.line(f"{sum(found.backlog.values())} more are in the backlog: `berth share show`", "dim")
+        cli.line(f"{sum(found.backlog.values())} more are in the backlog: `berth project share list`", "dim")
     if found.rescued:
         cli.say.print(f"[red]{found.rescued} waited although a host fitted[/red]: please report this bug")
 

@@ -17,7 +17,8 @@ REQUEST_STARVES = ProblemKind(
     says="Waiting without progress: {requests} of flavor {flavor}; {lacks}.",
     consequence="These requests get no host until capacity becomes free, and are refused at their time"
     " limit.",
-    do="`berth why {first}` names the cause and which change would help; `berth waiting` lists all requests.",
+    do="`berth why {first}` names the cause and which change would help; `berth request list` lists all"
+    " requests.",
     link="/waiting",
 )
 REQUEST_EXPIRES = ProblemKind(
@@ -26,7 +27,8 @@ REQUEST_EXPIRES = ProblemKind(
     says="Waiting longer than permitted: {requests} of flavor {flavor} will reach the time limit before a"
     " host is expected.",
     consequence="These requests are refused at their time limit.",
-    do="`berth why {first}` names the cause; free capacity (`berth waiting` lists what is ahead), or send"
+    do="`berth why {first}` names the cause; free capacity (`berth request list` lists what is ahead),"
+    " or send"
     " the request with a longer --wait.",
     link="/waiting",
 )

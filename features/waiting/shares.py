@@ -1,4 +1,4 @@
-"""Defines `berth share`: the weights by which projects share capacity while requests wait."""
+"""Defines `berth project share`: the weights by which projects share capacity while requests wait."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`berth what-if`: shows whether a request would fit now, and where."""
+"""`berth request what-if`: shows whether a request would fit now, and where."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -63,7 +63,8 @@ async def what_if_command(
 ) -> int:
     """Show whether a request would fit now, where, how often, and what would help. Nothing is claimed.
 
-    The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    The options are those of `berth boot`: `berth request what-if --vcpus 4 --memory-mb 8192 --zone z2 --count
+    10`.
     """
     for other in others.more:
         code: int | None = await other.answer(cli, options, question)

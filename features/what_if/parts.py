@@ -1,4 +1,4 @@
-"""Additions of other features to `berth what-if`."""
+"""Additions of other features to `berth request what-if`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -351,7 +351,8 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:
-        return f"root: an operator made it; `berth provider reset ROOT --cell {cell}` gives it to cell {cell}"
+        reset = f"`berth resource provider reset ROOT --cell {cell}`"
+        return f"root: an operator made it; {reset} gives it to cell {cell}"
     if sequence > (now + DAY) * 1_000_000:
         return f"sequence: {sequence} is more than a day ahead of placement's clock"
     return ""

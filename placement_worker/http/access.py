@@ -344,7 +344,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     roles: tuple[_Text, ...]
     cells: tuple[_Text, ...] = ()
     projects: tuple[_Text, ...] = ()
-    since: datetime | None = None  # when `berth token` made the token
+    since: datetime | None = None  # when `berth access token` made the token
 
 
 class StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""`berth import placement` brings over what an OpenStack Placement holds, again and again."""
+"""`berth openstack import placement` brings over what an OpenStack Placement holds, again and again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 @pytest.fixture
 def import_(api: PlacementApi, original: PlacementApi) -> Import:
     def run(*flags: str, back: bool = False) -> tuple[int, str]:
-        command = [str(BERTH), "-m", "berth", "import", "placement", *flags]
+        command = [str(BERTH), "-m", "berth", "openstack", "import", "placement", *flags]
         urls = original.wire.base_url, api.wire.base_url
         source, target = reversed(urls) if back else urls
         where = ["--url", source, "--to", target]

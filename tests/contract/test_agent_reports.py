@@ -106,7 +106,10 @@ async def test_a_report_that_placement_keeps_refusing_is_logged(
         assert ONE in await agent.says(after)
     assert not caplog.records
     await agent.says(after=40.0)
-    assert f"placement has accepted none of the last 3 reports of {ONE}: `berth dead list`" in caplog.text
+    assert (
+        f"placement has accepted none of the last 3 reports of {ONE}: see `berth system dead list`"
+        in caplog.text
+    )
     assert TWO not in caplog.text
     assert len(agent.refused) == 4 and all("name" in why for why in agent.refused)
 

@@ -1,4 +1,4 @@
-"""`berth cell add` and `remove` can be repeated: user, password and cell stay the same."""
+"""`berth cell create` and `remove` can be repeated: user, password and cell stay the same."""
 
 import io
 from collections.abc import AsyncIterator

@@ -264,7 +264,7 @@ async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: C
 
 
 @LOCALLY
-@pytest.mark.parametrize("words", [("add", "c9"), ("remove", "c1")])
+@pytest.mark.parametrize("words", [("create", "c9"), ("delete", "c1")])
 async def test_an_embedded_berth_refuses_to_edit_cells_of_its_settings(
     cell: CellCommand, words: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`berth credentials` lists tokens and RabbitMQ users, each with its role, its age and how to revoke it."""
+"""`berth access list` lists tokens and RabbitMQ users, each with its role, its age and how to revoke it."""
 
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,12 @@ async def test_tokens_are_listed_with_role_limits_age_and_without_secrets(
     (tmp_path / "tokens.toml").write_text(TOKENS)
     monkeypatch.setenv("BERTH_PLACEMENT_TOKENS", str(tmp_path / "tokens.toml"))
     monkeypatch.setenv("BERTH_PLACEMENT_AUTH", "tokens")
-    command = CommandLine("credentials", monkeypatch, capsys)
+    command = CommandLine("access list", monkeypatch, capsys)
     ann, nova = await command.json()
     assert (ann["kind"], ann["name"], ann["role"], ann["cells"], ann["since"]) == (
         "token", "ann", "operator", ["c1"], 1795672800.0,
     )  # fmt: skip
-    assert ann["revoke"] == f"berth token revoke {ann['id']}"
+    assert ann["revoke"] == f"berth access token delete {ann['id']}"
     assert (nova["role"], nova["roles"], nova["since"]) == ("reader", ["service"], 0.0)
     shown = await command()
     assert "2026-11-26 06:00" in shown and "secret" not in shown
@@ -56,13 +56,13 @@ async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
     monkeypatch.setenv("BERTH_AMQP_URL", "amqp://127.0.0.1/")
     monkeypatch.setenv("BERTH_DATABASE_URL", "postgresql://127.0.0.1/berth")
     no_berth_answers(monkeypatch)
-    shown = await CommandLine("credentials", monkeypatch, capsys)(ends=1)
+    shown = await CommandLine("access list", monkeypatch, capsys)(ends=1)
     assert "ann" in shown and "only tokens are listed" in shown
 
 
 ANN = Credential(
     kind="client", name="ann", id="berth.client.ann", role="operator", cells=("c1",),
-    revoke="berth client remove ann",
+    revoke="berth access client delete ann",
 )  # fmt: skip
 
 
@@ -76,10 +76,10 @@ def listed(*users: str, of_features: tuple[Credential, ...] = ()) -> list[dict[s
     ("user", "facts"),
     [
         ("berth.client.ann", {"kind": "client", "name": "ann", "role": "operator", "cells": ("c1",),
-                              "since": 7.0, "revoke": "berth client remove ann"}),
-        ("berth-c1", {"kind": "cell", "cells": ("c1",), "revoke": "berth cell remove c1"}),
-        ("berth-c1.ferry", {"kind": "ferry", "cells": ("c1",), "revoke": "berth cell remove c1"}),
-        ("berth-c1.agent.a-1", {"kind": "agent", "name": "a-1", "revoke": "berth cell remove-agent c1 a-1"}),
+                              "since": 7.0, "revoke": "berth access client delete ann"}),
+        ("berth-c1", {"kind": "cell", "cells": ("c1",), "revoke": "berth cell delete c1"}),
+        ("berth-c1.ferry", {"kind": "ferry", "cells": ("c1",), "revoke": "berth cell delete c1"}),
+        ("berth-c1.agent.a-1", {"kind": "agent", "name": "a-1", "revoke": "berth cell agent delete c1 a-1"}),
         ("boss", {"kind": "berth itself", "role": "admin"}),
         ("nova", {"kind": "RabbitMQ user", "role": "", "revoke": "rabbitmqctl delete_user nova"}),
         # its client was removed while RabbitMQ did not answer

@@ -1,4 +1,4 @@
-"""`berth dead`: output for messages of unknown clients, pages, and selection by id."""
+"""`berth system dead`: output for messages of unknown clients, pages, and selection by id."""
 
 import io
 import json
@@ -102,7 +102,7 @@ async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -
     await dead.list_letters(Cli(Settings(), False, say))
     *lines, more = reply(say).splitlines()
     assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
-    assert more == "there are more: berth dead list --after 099"
+    assert more == "there are more: berth system dead list --after 099"
     say.file = io.StringIO()
     await dead.list_letters(Cli(Settings(), False, say), 200, "099")
     assert [int(line.split()[0]) for line in reply(say).splitlines()] == list(range(100, 250))

@@ -222,7 +222,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-# `berth agent check`
+# `berth cell agent check`
 
 
 async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(
@@ -231,7 +231,7 @@ async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    agent_command = CommandLine("agent", monkeypatch, capsys)
+    agent_command = CommandLine("cell agent", monkeypatch, capsys)
     monkeypatch.setattr(sys.modules["folders"], "BoundlessDriver", _Boundless, raising=False)
     path = f"path={tmp_path}/guests"
     rules = await agent_command.json("check", "folders:FolderDriver", path, "vcpus=4", "--memory-mb", "32")
@@ -260,4 +260,4 @@ async def test_the_command_names_a_wrong_driver_or_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(BadSetting, match=re.escape(refusal)):
-        await CommandLine("agent", monkeypatch, capsys)("check", *words)
+        await CommandLine("cell agent", monkeypatch, capsys)("check", *words)

@@ -189,7 +189,7 @@ async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(b
         assert "build.delete.c2" in letter.reason
         listener = await brokers.hears(brokers.own, message.key)
         again = msgspec.structs.replace(message, attempt=1)
-        await middle.delay(letter.queue, again, 0.0)  # as `berth dead replay` does
+        await middle.delay(letter.queue, again, 0.0)  # as `berth system dead replay` does
         arrived = (await take(listener)).envelope
     assert (arrived.id, arrived.key, bytes(arrived.body)) == (message.id, message.key, bytes(message.body))
 

@@ -1,4 +1,6 @@
-"""`berth heal` lists what is uncertain, destroys guests, deletes builds and releases what nothing needs."""
+"""`berth audit heal` lists what is uncertain, destroys guests, deletes builds and releases what nothing
+needs.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -95,7 +97,7 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Awaitable[str]]:
-    return CommandLine("heal", monkeypatch, capsys)
+    return CommandLine("audit heal", monkeypatch, capsys)
 
 
 async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
@@ -107,7 +109,7 @@ async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
     assert (await audit(settings)).breaches == [leak]
     assert (await berth(ends=1)).splitlines() == [
         f"would be released: {leak}",
-        "`berth heal --yes` repairs confirmed differences",
+        "`berth audit heal --yes` repairs confirmed differences",
     ]
     assert (await audit(settings)).consumers == 2
     assert await berth("--yes") == f"released: {leak}\n"
@@ -161,7 +163,7 @@ async def test_allocations_of_a_deleted_build_stay_while_a_clean_up_waits_for_on
             " and its cell has deleted it",
             f"for you to judge: {uid(BUILD)}: ended as deleted in cell c1, and holds resources;"
             " agent agent-2 has a guest of it",
-            "`berth heal --yes` repairs confirmed differences",
+            "`berth audit heal --yes` repairs confirmed differences",
         ]
 
 

@@ -1,4 +1,4 @@
-"""`berth host` and `berth aggregate`: output, refusals, and what placement stores."""
+"""`berth host` and `berth resource aggregate`: output, refusals, and what placement stores."""
 
 import json
 from collections.abc import AsyncIterator
@@ -271,7 +271,12 @@ async def test_invalid_input_is_refused_with_the_reason(host_command: CommandLin
 
 @pytest.fixture
 async def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine("aggregate", monkeypatch, capsys)
+    return CommandLine("resource aggregate", monkeypatch, capsys)
+
+
+@pytest.fixture
+async def imports(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine("openstack import aggregates", monkeypatch, capsys)
 
 
 async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placement: Placement) -> None:
@@ -340,7 +345,11 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
     (("set", "east"), BadSetting, "nothing to set"),
     (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone; its name contains no comma"),
-    (("set", "east", "--zone", ""), BadSetting, "`berth aggregate unset AGGREGATE --zone` makes it no zone"),
+    (
+        ("set", "east", "--zone", ""),
+        BadSetting,
+        "`berth resource aggregate unset AGGREGATE --zone` makes it no zone",
+    ),
     (("unset", "east"), BadSetting, "nothing to unset"),
 ]
 
@@ -377,14 +386,14 @@ def a_file(tmp_path: Path, content: object) -> str:
 
 
 async def test_aggregates_of_nova_are_imported(
-    berth: CommandLine, placement: Placement, tmp_path: Path
+    berth: CommandLine, imports: CommandLine, placement: Placement, tmp_path: Path
 ) -> None:
     await has_hosts(placement)
     file = a_file(tmp_path, LONG)
-    dry = await berth("import", file, "--dry-run")
+    dry = await imports(file, "--dry-run")
     assert dry == "east: would be made\ngpu: would be made\nwest: would be made\n"
     assert await berth("list") == "no aggregate\n"
-    assert (await berth("import", file, ends=1)).splitlines() == [
+    assert (await imports(file, ends=1)).splitlines() == [
         "east: made, 2 hosts put in",
         "gpu: made, 1 host put in",
         "  not brought over: there is no host host-9",
@@ -398,16 +407,16 @@ async def test_aggregates_of_nova_are_imported(
         "west": ({"availability_zone": "w"}, 1),
     }
     file = a_file(tmp_path, [novas("east", "e", ["host-1"], hdd="true")])
-    assert (await berth("import", file)).splitlines() == ["east: changed"]
-    assert (await berth("import", file)).splitlines() == ["east: is so already"]
-    (sent,) = await berth.json("import", file)
+    assert (await imports(file)).splitlines() == ["east: changed"]
+    assert (await imports(file)).splitlines() == ["east: is so already"]
+    (sent,) = await imports.json(file)
     assert (sent["name"], sent["did"], sent["notes"], sent["failed"]) == ("east", "is so already", [], [])
     [east] = await berth.json("list", "--key", "hdd")
     assert (east["metadata"], east["host_count"]) == ({"hdd": "true", "availability_zone": "e"}, 2)
 
 
 async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
-    berth: CommandLine, placement: Placement, tmp_path: Path
+    berth: CommandLine, imports: CommandLine, placement: Placement, tmp_path: Path
 ) -> None:
     await has_hosts(placement)
     first, second, other = uid(1, "d"), uid(2, "d"), uid(3, "d")
@@ -418,7 +427,7 @@ async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
         {"Name": "known", "UUID": second, "Properties": {"a": "b"}},
         {"Name": "new", "Hosts": ["host-1", "host-3"]},
     ]
-    assert (await berth("import", a_file(tmp_path, rows))).splitlines() == [
+    assert (await imports(a_file(tmp_path, rows))).splitlines() == [
         "pair: made",
         "known: made",
         "  the file does not list its hosts",
@@ -441,6 +450,7 @@ async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
 )  # fmt: skip
 async def test_other_forms_of_a_list_of_aggregates_are_read(
     berth: CommandLine,
+    imports: CommandLine,
     placement: Placement,
     tmp_path: Path,
     content: Any,
@@ -448,7 +458,7 @@ async def test_other_forms_of_a_list_of_aggregates_are_read(
     count: int,
 ) -> None:
     await has_hosts(placement, 2)
-    await berth("import", a_file(tmp_path, content))
+    await imports(a_file(tmp_path, content))
     [one] = await berth.json("list")
     assert (one["name"], one["metadata"], one["host_count"]) == ("n", metadata, count)
 
@@ -466,7 +476,7 @@ async def test_other_forms_of_a_list_of_aggregates_are_read(
     ],
 )
 async def test_an_unreadable_list_of_aggregates_is_refused_with_an_example(
-    berth: CommandLine, placement: Placement, tmp_path: Path, content: object, why: str
+    imports: CommandLine, placement: Placement, tmp_path: Path, content: object, why: str
 ) -> None:
     with pytest.raises(BadSetting, match=why):
-        await berth("import", a_file(tmp_path, content))
+        await imports(a_file(tmp_path, content))

@@ -1,4 +1,4 @@
-"""Builds of a cell by project, host, status and name; `berth instances` queries every cell."""
+"""Builds of a cell by project, host, status and name; `berth instance list` queries every cell."""
 
 import asyncio
 import io

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from berth.commands.ironic import diff_command, stuck_command, sweep_command
 from berth.commands.ironic_access import access_of
-from berth.commands.nodes import NodeOptions, set_command
+from berth.commands.nodes import NodeOptions, publish_command
 from berth.composition import open_placement
 from berth.features import packages
 from berth.kit.listing import ListCli
@@ -168,11 +168,11 @@ async def test_an_unknown_cell_of_a_node_is_refused_and_a_known_one_says_its_cla
 ) -> None:
     cli = Cli(Settings().having(cells=("c1", "c2")), say=house.say)
     with pytest.raises(ExceptionGroup) as refused:
-        await set_command(cli, "metal-9", NodeOptions(cell="c9"))
+        await publish_command(cli, "metal-9", NodeOptions(cell="c9"))
     assert refused.group_contains(BadSetting, match="--cell 'c9': cells are c1, c2")
     async with Bus(LocalTransport(house.broker)) as bus, house.serving(house.following):
         await until(lambda: _is_answered(bus))
-        await set_command(cli, "metal-9", NodeOptions(cell="c1", resource_class="bare-metal"))
+        await publish_command(cli, "metal-9", NodeOptions(cell="c1", resource_class="bare-metal"))
     assert "resource class bare-metal, in placement CUSTOM_BARE_METAL" in house.reply.getvalue()
 
 

@@ -1,4 +1,6 @@
-"""`berth provider`, `class`, `trait` and `usage` list placement's records; hosts are assigned to cells."""
+"""`berth resource provider`, `class`, `trait` and `usage` list placement's records; hosts are assigned to
+cells.
+"""
 
 import io
 import json
@@ -91,7 +93,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
 
 @pytest.mark.parametrize("words", [("--cell", "c1"), ("host-1", "--cell", "c1", "--all-without-owner")])
 def test_a_reset_requires_a_root_or_all_without_owner(words: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, ["provider", "reset", *words])
+    result = CliRunner().invoke(app, ["resource", "provider", "reset", *words])
     assert isinstance(result.exception, BadSetting) and "a root, or --all-without-owner" in str(
         result.exception
     )
@@ -123,13 +125,13 @@ async def berth(
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("provider", "list"), {"host-1", "numa0"}),
-        (("provider", "list", "--match", "numa*"), {"numa0"}),
-        (("provider", "list", "--cell", "c2"), set()),
-        (("provider", "list", "--class", "VCPU"), {"host-1"}),
-        (("provider", "list", "--class", "VCPU", "--trait", "HW_NUMA_ROOT"), set()),
-        (("trait", "show", "HW_NUMA_ROOT"), {"numa0"}),
-        (("class", "show", "PCPU"), {"numa0"}),
+        (("resource", "provider", "list"), {"host-1", "numa0"}),
+        (("resource", "provider", "list", "--match", "numa*"), {"numa0"}),
+        (("resource", "provider", "list", "--cell", "c2"), set()),
+        (("resource", "provider", "list", "--class", "VCPU"), {"host-1"}),
+        (("resource", "provider", "list", "--class", "VCPU", "--trait", "HW_NUMA_ROOT"), set()),
+        (("resource", "trait", "show", "HW_NUMA_ROOT"), {"numa0"}),
+        (("resource", "class", "show", "PCPU"), {"numa0"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -147,32 +149,40 @@ async def test_providers_are_found_by_name_cell_class_and_trait(
 
 @pytest.mark.parametrize("provider", ["numa0", uid(2, "a"), uid(2, "a").upper()])
 async def test_a_provider_is_shown_with_its_place_and_who_holds_it(berth: Berth, provider: str) -> None:
-    shown = await berth("provider", "show", provider)
+    shown = await berth("resource", "provider", "show", provider)
     for text in (f"parent     {uid(1, 'a')}", "HW_NUMA_ROOT", "PCPU", uid(1), "PCPU 3"):
         assert text in shown
-    [found] = json.loads(f"[{await berth('provider', 'show', provider, '--json')}]")
+    [found] = json.loads(f"[{await berth('resource', 'provider', 'show', provider, '--json')}]")
     assert found["allocations"] == {uid(1): {"PCPU": 3}}
 
 
 async def test_classes_and_traits_are_listed(berth: Berth) -> None:
-    assert "PCPU" in await berth("class", "list")
-    assert [json.loads(await berth("trait", "list", "--used", "--json"))["name"]] == ["HW_NUMA_ROOT"]
-    assert "HW_CPU_X86_AVX2" in await berth("trait", "list", "--prefix", "HW_CPU_")
+    assert "PCPU" in await berth("resource", "class", "list")
+    assert [json.loads(await berth("resource", "trait", "list", "--used", "--json"))["name"]] == [
+        "HW_NUMA_ROOT"
+    ]
+    assert "HW_CPU_X86_AVX2" in await berth("resource", "trait", "list", "--prefix", "HW_CPU_")
 
 
 async def test_the_usage_of_a_project_is_shown_by_type(berth: Berth) -> None:
-    facts = json.loads(await berth("usage", "p1", "--json"))
+    facts = json.loads(await berth("project", "usage", "p1", "--json"))
     assert facts == {"type": "INSTANCE", "consumers": 1, "holds": {"PCPU": 3}}
-    assert "PCPU 3" in await berth("usage", "p1", "--user", "u1")
-    assert "holds nothing" in await berth("usage", "p1", "--user", "u2")
+    assert "PCPU 3" in await berth("project", "usage", "p1", "--user", "u1")
+    assert "holds nothing" in await berth("project", "usage", "p1", "--user", "u2")
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("provider", "show", "nowhere"), "there is no provider nowhere"),
-        (("trait", "show", "HW_NOTHING"), "there is no trait HW_NOTHING: `berth trait list`"),
-        (("class", "show", "CUSTOM_NO"), "there is no resource class CUSTOM_NO: `berth class list`"),
+        (("resource", "provider", "show", "nowhere"), "there is no provider nowhere"),
+        (
+            ("resource", "trait", "show", "HW_NOTHING"),
+            "there is no trait HW_NOTHING: `berth resource trait list`",
+        ),
+        (
+            ("resource", "class", "show", "CUSTOM_NO"),
+            "there is no resource class CUSTOM_NO: `berth resource class list`",
+        ),
     ],
 )
 async def test_a_missing_provider_class_or_trait_is_refused(

@@ -1,4 +1,6 @@
-"""`berth debug` and `berth upgrade check` on a running berth, and without broker, database or process."""
+"""`berth system bundle` and `berth system upgrade` on a running berth, and without broker, database or
+process.
+"""
 
 import json
 import tarfile
@@ -40,11 +42,11 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
         transport = composition.transport(berth.settings, "test")
         assert isinstance(transport, LocalTransport)
         transport.broker.store_dead_letter(a_letter(body=b'{"image":"mine"}'))
-        debug = CommandLine("debug", monkeypatch, capsys)
+        debug = CommandLine("system bundle", monkeypatch, capsys)
         with watched(WatchLimits(), "up", tmp_path):
             [made] = await debug.json("--output", str(path), "--seconds", "0.1")
-            check = CommandLine("upgrade", monkeypatch, capsys)
-            checked = await check("check", ends=1)  # because of the dead letter
+            check = CommandLine("system upgrade", monkeypatch, capsys)
+            checked = await check(ends=1)  # because of the dead letter
     files = unpacked(path)
     assert made == {"file": str(path), "files": sorted(files), "missing": []}
     [folder] = {name.rpartition("/")[0] for name in files if name.startswith("processes/")}

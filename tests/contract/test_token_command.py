@@ -1,4 +1,6 @@
-"""`berth token` lists, adds, rotates and revokes tokens of a token file; and the operator of a command."""
+"""`berth access token` lists, adds, rotates and revokes tokens of a token file; and the operator of a
+command.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,11 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def token(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     broker = LocalBroker()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
-    return CommandLine("token", monkeypatch, capsys)
+    return CommandLine("access token", monkeypatch, capsys)
 
 
 async def added(token: CommandLine, *words: str) -> dict[str, Any]:
-    (made,) = await token.json("add", *words)
+    (made,) = await token.json("create", *words)
     return dict(made)
 
 
@@ -63,29 +65,29 @@ async def test_a_revoked_token_is_unknown(token: CommandLine, file: Path) -> Non
         await added(token, "ann", "--role", "reader"),
         await added(token, "bob", "--role", "reader"),
     )
-    await token("revoke", first["id"])
+    await token("delete", first["id"])
     assert [row["user"] for row in await token.json("list")] == ["bob"]
     with pytest.raises(OperationRefused, match="the last token"):
-        await token("revoke", second["id"])
+        await token("delete", second["id"])
 
 
-@pytest.mark.parametrize("words", [("revoke", "zz"), ("rotate", ""), ("revoke", "")])
+@pytest.mark.parametrize("words", [("delete", "zz"), ("rotate", ""), ("delete", "")])
 async def test_an_unknown_id_is_refused(token: CommandLine, words: tuple[str, ...]) -> None:
     await added(token, "ann", "--role", "reader")
-    with pytest.raises(OperationRefused, match="berth token list"):
+    with pytest.raises(OperationRefused, match="berth access token list"):
         await token(*words)
 
 
 async def test_a_token_needs_a_role(token: CommandLine) -> None:
     with pytest.raises(BadSetting, match="--role is missing"):
-        await token("add", "ann")
+        await token("create", "ann")
 
 
 async def test_tokens_can_be_made_while_no_berth_runs(
     token: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_berth_answers(monkeypatch)
-    assert "this is not in the audit trail" in await token("add", "ann", "--role", "reader")
+    assert "this is not in the audit trail" in await token("create", "ann", "--role", "reader")
     assert file.exists()
 
 
@@ -96,13 +98,13 @@ async def test_a_command_acts_as_the_user_of_its_token(
     token: CommandLine, file: Path, tmp_path: Path
 ) -> None:
     secret = tmp_path / "ann.token"
-    await token("add", "ann", "--role", "operator", "--cell", "c1", "--token-file", str(secret))
+    await token("create", "ann", "--role", "operator", "--cell", "c1", "--token-file", str(secret))
     settings = Settings().having(
         placement_auth="tokens", placement_tokens=str(file), operator_token_file=str(secret)
     )
-    who = await command_caller(settings, "berth quota set", "r")
+    who = await command_caller(settings, "berth project quota set", "r")
     assert (who.operator.name, who.operator.role, who.operator.cells) == ("ann", "operator", ("c1",))
-    assert (who.interface, who.through, who.request) == ("command", "berth quota set", "r")
+    assert (who.interface, who.through, who.request) == ("command", "berth project quota set", "r")
     secret.write_text("another")
     with pytest.raises(OperationRefused, match="is not valid"):
         await command_caller(settings, "", "")

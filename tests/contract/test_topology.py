@@ -9,7 +9,7 @@ from berth.features import processes
 from bus.topics import QUERIES, TOPIC_OF, TOPICS, Query, Topic
 from bus.worker import Worker
 
-BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
+BEGIN, END = "<!-- berth reference topology --markdown -->", "<!-- end of berth reference topology -->"
 WORKERS = composition.all_workers_without_a_bus()
 OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "gateway", "agent")]
 

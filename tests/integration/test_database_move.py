@@ -113,7 +113,7 @@ async def test_the_new_server_has_every_commit_and_the_old_one_accepts_no_more(
     old: Postgres, new: Postgres, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "BERTH_AMQP_URL": "amqp://127.0.0.1/", "BERTH_DATABASE_URL": old.url}
-    migrated = await asyncio.to_thread(run_berth, ["migrate"], tmp_path, environment)
+    migrated = await asyncio.to_thread(run_berth, ["system", "migrate"], tmp_path, environment)
     assert migrated.returncode == 0, migrated.stderr
     assert await execute(old, WITHOUT_KEY) is None, "its rows could not be changed during the copy"
     for statement in filter(str.strip, MAKE.split(";")):

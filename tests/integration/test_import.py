@@ -1,4 +1,5 @@
-"""`berth import placement` between two berths, which speak the same API; and from what is no Placement.
+"""`berth openstack import placement` between two berths, which speak the same API; and from what is no
+Placement.
 
 From an OpenStack Placement: tests/compliance/test_import.py.
 """
@@ -57,7 +58,7 @@ def here(urls: tuple[str, str]) -> Iterator[PlacementApi]:
 def import_placement(*arguments: str, **variables: str) -> Done:
     around = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "OS_"))}
     return run_berth(
-        ("import", "placement", *arguments), Path.cwd(), {**around, "NO_COLOR": "1", **variables}
+        ("openstack", "import", "placement", *arguments), Path.cwd(), {**around, "NO_COLOR": "1", **variables}
     )
 
 
@@ -222,7 +223,7 @@ async def test_an_unreachable_server_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(PlacementClient._send.retry, "wait", wait_none())
-    line = CommandLine("import", monkeypatch, capsys)
+    line = CommandLine("openstack import", monkeypatch, capsys)
     done = await line.done("placement", "--url", "http://u:geheim@127.0.0.1:1", "--to", "http://127.0.0.1:1")
     assert (done.code, done.stdout) == (1, "")
     [sentence] = done.stderr.splitlines()

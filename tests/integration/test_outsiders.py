@@ -70,9 +70,9 @@ def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with Up(own, environment, *flags) as berth:
             site = BerthWithClients(berth, broker, database)
             bound = ("--project", "web", "--project", "batch", "--url-file", "shop.url")
-            site.command("client", "add", "shop", *bound)
-            site.command("cell", "add", "c9")
-            site.command("cell", "add-agent", "c9", "a1")
+            site.command("access", "client", "create", "shop", *bound)
+            site.command("cell", "create", "c9")
+            site.command("cell", "agent", "create", "c9", "a1")
             yield site
         broker.kill()  # its clean stop takes 6 s, and its data are deleted
     shutil.rmtree(directory, ignore_errors=True)
@@ -526,7 +526,7 @@ def test_placement_accepts_a_claim_of_a_cell_for_its_instance(
 
 def add_client(site: BerthWithClients, name: str, project: str) -> pika.URLParameters:
     file = f"{name}.url"
-    site.command("client", "add", name, "--project", project, "--url-file", file, "--rotate")
+    site.command("access", "client", "create", name, "--project", project, "--url-file", file, "--rotate")
     return pika.URLParameters((site.berth.directory / file).read_text().strip())
 
 
@@ -603,10 +603,10 @@ def test_large_messages_of_a_client_take_no_memory_of_the_scheduler(site: BerthW
         received(channel, queue, build)
     after, of_broker = peak_megabytes(scheduler), peak_megabytes(site.broker.pid)
     print(f"scheduler {before} → {after} MB, RabbitMQ {of_broker} MB")
-    letters = map(json.loads, site.command("dead", "list", "--json").splitlines())
+    letters = map(json.loads, site.command("system", "dead", "list", "--json").splitlines())
     large = [letter for letter in letters if f"the message is {LARGE} bytes" in letter["reason"]]
     assert len(large) == 12
-    site.command("dead", "drop", "all")
+    site.command("system", "dead", "drop", "all")
     assert after - before < 100
 
 
@@ -628,22 +628,22 @@ async def test_postgresql_refuses_a_connection_to_the_database_of_berth(
 
 
 def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithClients) -> None:
-    site.command("client", "add", "gone", "--project", "p", "--url-file", "gone.url")
+    site.command("access", "client", "create", "gone", "--project", "p", "--url-file", "gone.url")
     url = (site.berth.directory / "gone.url").read_text().strip()
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
     channel.confirm_delivery()
-    site.command("client", "remove", "gone")
+    site.command("access", "client", "delete", "gone")
     with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
         for _ in range(1000):
             publishes("client.gone", "berth.clients")(channel)
-    assert site.berth.berth("client", "show", "gone").returncode == 1
+    assert site.berth.berth("access", "client", "show", "gone").returncode == 1
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(url))
 
 
 def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWithClients) -> None:
     role = ("--role", "operator", "--url-file", "ann.url")
-    site.command("client", "add", "ann", *role)
+    site.command("access", "client", "create", "ann", *role)
     url = (site.berth.directory / "ann.url").read_text().strip()
 
     def as_ann(*words: str) -> tuple[int, str]:
@@ -651,16 +651,16 @@ def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWit
         return ran.returncode, ran.stdout + ran.stderr
 
     assert as_ann("boot", "--wait", "--project", "web")[0] == 0
-    code, shown = as_ann("quota", "set", "web", "instances=99")
+    code, shown = as_ann("project", "quota", "set", "web", "instances=99")
     assert (code, shown.strip()) == (1, "quota takes the role admin; ann has operator")
     assert as_ann("host", "disable", "c1-host00001")[0] == 0
     assert as_ann("host", "enable", "c1-host00001")[0] == 0
-    log = site.command("audit-log", "--operator", "ann", "--json")
+    log = site.command("audit", "log", "--operator", "ann", "--json")
     found = {(record["act"], record["outcome"]) for record in map(json.loads, log.splitlines())}
     assert {("boot", "done"), ("quota", "denied"), ("mark host", "done")} <= found
-    listed = map(json.loads, site.command("credentials", "--json").splitlines())
+    listed = map(json.loads, site.command("access", "list", "--json").splitlines())
     known = {each["id"]: each for each in listed}
     assert known["berth.client.ann"]["role"] == "operator" and known["berth.client.ann"]["since"]
     assert {"berth.client.shop", "berth-c9", "berth-c9.agent.a1"} <= known.keys()
-    site.command("client", "remove", "ann")
-    assert as_ann("quota", "show")[0] == 1
+    site.command("access", "client", "delete", "ann")
+    assert as_ann("project", "quota", "list")[0] == 1

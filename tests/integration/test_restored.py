@@ -1,7 +1,7 @@
 """A berth is backed up during builds and restored into empty services, as docs/running.md describes.
 
 `pg_dump`, `pg_restore`, an empty broker, agents that keep unknown guests; then clients repeat their
-requests, and `berth audit --agents` lists the differences of agents.
+requests, and `berth audit check --agents` lists the differences of agents.
 """
 
 import asyncio

@@ -72,7 +72,7 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
     assert booted.returncode == 0, booted.stderr
     assert [json.loads(line)["status"] for line in booted.stdout.splitlines()] == ["active"] * 3
 
-    audited = on_services.berth("audit", "--settled")
+    audited = on_services.berth("audit", "check", "--settled")
     assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout + audited.stderr
 
 

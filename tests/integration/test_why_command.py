@@ -1,4 +1,4 @@
-"""`berth why` and `berth what-if`: their answers, which tell a tenant nothing about other tenants."""
+"""`berth why` and `berth request what-if`: their answers, which tell a tenant nothing about other tenants."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -107,7 +107,7 @@ WHAT_IF = [
 async def test_what_if_reports_whether_a_flavor_fits(
     berth: LivingBerth, flags: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
-    done = await berth.done("what-if", *flags)
+    done = await berth.done("request", "what-if", *flags)
     assert done.code == code, done.output
     assert all(one in done.output for one in says), done.output
 
@@ -120,12 +120,12 @@ SECRET, THEIR_HOST = "secret-project", "c2-host00001"
 async def instances_of_others(berth: LivingBerth) -> Sequence[str]:
     """Create objects of another tenant; return words that no output for this tenant may have."""
     group = await sent(
-        berth, "group", "create", "their-web", "--policy", "anti-affinity", "--project", SECRET
+        berth, "instance", "group", "create", "their-web", "--policy", "anti-affinity", "--project", SECRET
     )
     asked = ("--project", SECRET, "--group", "their-web", "--count", "2", "--wait", "--json")
     builds = [json.loads(line)["build"] for line in (await berth("boot", *asked)).splitlines()]
     kept = ("--host", THEIR_HOST, "--property", f"filter_tenant_id={SECRET}")
-    await berth("aggregate", "create", "their-hosts", *kept)
+    await berth("resource", "aggregate", "create", "their-hosts", *kept)
     waiting = await wait_for_a_node(berth.bus, 7, SECRET)
     assert len(builds) == 2
     return (SECRET, "their-web", "their-hosts", group["id"], *builds, waiting.request, *waiting.instances)
@@ -149,7 +149,7 @@ async def test_a_tenant_sees_nothing_of_other_tenants(berth: LivingBerth) -> Non
         id_ = printed.get("build") or printed["request"]
         done = [ended]
         for flags in ((), ("--json",)):
-            done.append(await berth.done("what-if", *MINE, *asked, *flags))
+            done.append(await berth.done("request", "what-if", *MINE, *asked, *flags))
         for shown in ((), ("--json",), ("--now",), ("--now", "--json")):
             done.append(await berth.done("why", id_, *shown))
         assert all(one.stdout for one in done), what
@@ -159,7 +159,7 @@ async def test_a_tenant_sees_nothing_of_other_tenants(berth: LivingBerth) -> Non
 
     waits = await wait_for_a_node(berth.bus, 8, "mine")
     done = [await berth.done("why", waits.request, *flags) for flags in ((), ("--json",))]
-    done.append(await berth.done("waiting", "--project", "mine", "--json"))
+    done.append(await berth.done("request", "list", "--project", "mine", "--json"))
     assert all("CUSTOM_BAREMETAL" in one.output for one in done)
     sees_nothing(theirs, *done)
 

@@ -87,7 +87,7 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
 class HeadroomCheck:
     """Checks the headroom of a world after each commit of placement, before any other task runs.
 
-    1. What `berth headroom show` would answer now, by placement's functions on the committed state, is
+    1. What `berth host headroom show` would answer now, by placement's functions on the committed state, is
        compared with a replay. If the answer is `kept`, each domain (a host; also a rack if the headroom has
        that level) is lost on trial: all its instances, in a random sequence, must find a slot outside of it
        on a host that accepts them. A host accepts an instance if it is neither disabled nor forced down, is

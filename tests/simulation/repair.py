@@ -1,5 +1,5 @@
 """The documented repair after a fail-over that lost commits (docs/running.md): clients repeat what has not
-ended, `berth audit --agents` finds the differences, `berth heal --yes` makes the proven repairs.
+ended, `berth audit check --agents` finds the differences, `berth audit heal --yes` makes the proven repairs.
 """
 
 import asyncio
@@ -69,13 +69,13 @@ def operator_of(world: "SimulatedWorld") -> Iterator[Settings]:
 
 
 async def breaches(world: "SimulatedWorld") -> list[str]:
-    """Return the violations that `berth audit` finds when all builds have ended."""
+    """Return the violations that `berth audit check` finds when all builds have ended."""
     with operator_of(world) as settings:
         return (await audit(settings, settled=True, clock=world.clock)).breaches
 
 
 async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
-    """Repair the lost commits as an operator does, with some rounds of `berth heal --yes`."""
+    """Repair the lost commits as an operator does, with some rounds of `berth audit heal --yes`."""
     with operator_of(world) as settings:
         for number in range(_ROUNDS):
             deadline = world.time() + patience + HANG_SECONDS  # a build or move that is repeated can hang
@@ -113,7 +113,9 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
             undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
             world.note(f"heal leaves {doubts}")
             await _delete(world, bus, settings, undecided)
-    raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
+    raise Broken(
+        f"{_ROUNDS} rounds of berth audit heal leave {found.breaches}, {guests.differences}: {doubts}"
+    )
 
 
 async def _unreleased(world: "SimulatedWorld") -> list[str]:
@@ -161,7 +163,9 @@ async def _restart(world: "SimulatedWorld", agents: set[str]) -> None:
 
 
 async def _delete(world: "SimulatedWorld", bus: Bus, settings: Settings, undecided: list[str]) -> None:
-    """Delete builds that `berth heal` cannot decide in the cells that have them, as `berth delete` does."""
+    """Delete builds that `berth audit heal` cannot decide in the cells that have them, as `berth delete`
+    does.
+    """
     known = await builds_by_cell(settings, world.cells)
     for build in [sentence.partition(":")[0] for sentence in undecided]:
         if build not in world.client.accepted:

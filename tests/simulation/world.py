@@ -529,7 +529,7 @@ class SimulatedWorld:
 
     def note_traceless(self) -> None:
         """Note the ended builds of which a fail-over and a lost disk left neither a record nor a guest. They
-        are lost: docs/delivery.md does not promise more, and `berth heal` releases what they held.
+        are lost: docs/delivery.md does not promise more, and `berth audit heal` releases what they held.
         """
         if not (self.commits_lost and self.forgetful):
             return

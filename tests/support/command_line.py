@@ -112,7 +112,7 @@ class CommandLine:
         for module in (terminal, running):
             self._patch.setattr(module, "complain", voices["complain"])
         self._patch.setattr(command_groups, "run", started.append)
-        began = typed(self._group, *words)
+        began = typed(*self._group.split(), *words)
         if began.exception is not None and not isinstance(began.exception, SystemExit):
             raise began.exception
         assert began.exit_code == 0, began.output

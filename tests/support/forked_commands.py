@@ -22,7 +22,7 @@ from berth.kit import terminal
 from bus.clock import monotonic
 from tests.support.waiting import Patience, waited_by
 
-for _module in {module for commands in index._MODULES.values() for module in commands.values()}:
+for _module in {*index._MODULES.values()}:
     import_module(f"berth.commands.{_module}")
 
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""A region in files with an instance that was moved, for `berth heal`."""
+"""A region in files with an instance that was moved, for `berth audit heal`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

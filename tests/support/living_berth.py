@@ -75,7 +75,7 @@ class LivingBerth:
 
     async def where(self, build: str) -> tuple[str, str]:
         """Return the cell and the status of a build; fail unless exactly one row lists the build."""
-        rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
+        rows = [json.loads(line) for line in (await self("instance", "list", "--json")).splitlines()]
         [row] = [row for row in rows if row["build"] == build]
         return row["cell"], row["status"]
 

@@ -118,7 +118,7 @@ async def fill_pages(berth: OpenBerth) -> None:
             await pages.fill(berth)
     act = ActRecord(
         id=berth.bus.clock.uuid(), at=berth.bus.clock.now(), operator=Operator(name="ann", role="operator"),
-        interface="command", through="berth quota set", origin="desk", act="quota", target="web",
+        interface="command", through="berth project quota set", origin="desk", act="quota", target="web",
         outcome="denied", detail="quota takes the role admin; ann has operator",
     )  # fmt: skip
     await berth.bus.publish(ActsRecorded(records=(act,)))

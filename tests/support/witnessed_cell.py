@@ -63,7 +63,7 @@ class WitnessedCell:
 
     @property
     def mending(self) -> Mending:
-        """The repairs of `berth heal`."""
+        """The repairs of `berth audit heal`."""
         return Mending(self.bus)
 
     async def repairs(self, *known: str, retired: RetiredChoice = "") -> list[str]:

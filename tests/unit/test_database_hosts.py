@@ -80,7 +80,12 @@ def primary(timeline: int, system: int = SYSTEM) -> ServerState:
         (primary(1), ServerHistory(SYSTEM, 2), True, "it is a former primary"),
         (primary(1), ServerHistory(SYSTEM, 2), False, "it is a former primary"),
         (ServerState(True, ServerHistory(SYSTEM, 2)), None, True, "it is a standby"),
-        (ServerState(True, ServerHistory(SYSTEM, 2)), None, False, ""),  # `berth audit` may read a standby
+        (
+            ServerState(True, ServerHistory(SYSTEM, 2)),
+            None,
+            False,
+            "",
+        ),  # `berth audit check` may read a standby
         (primary(9, OTHER), ServerHistory(SYSTEM, 2), True, "it belongs to another PostgreSQL cluster"),
         (primary(1, OTHER), ServerHistory(SYSTEM, 2), False, ""),  # the address leads to a new cluster
         (ServerState(False, None), ServerHistory(SYSTEM, 2), True, ""),

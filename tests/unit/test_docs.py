@@ -74,8 +74,9 @@ def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> 
 def test_the_references_are_made_by_the_code() -> None:
     made = {command for _, command, _ in PLACES}
     assert made == {
-        "settings", "settings simulator", "topology", "asyncapi", "rules", "http", "metrics", "reasons",
-        "commands", "roles", "features",
+        "policy list", "reference settings", "reference settings simulator", "reference topology",
+        "reference asyncapi", "reference http", "reference metrics", "reference reasons",
+        "reference commands", "reference roles", "reference features",
     }  # fmt: skip
 
 
@@ -221,7 +222,7 @@ def test_named_topics_exist() -> None:
 AS_INSTALLED = "import sys; sys.argv[0] = 'berth'; from berth.__main__ import main; main()"
 COMMANDS = dict(command_table.commands(app))
 
-IN_WORDS = {"demo", "up", "run", "ironic sim", "completion"}
+IN_WORDS = {"demo", "up", "run", "ironic sim", "system completion"}
 
 
 def first_paragraph(text: str) -> str:
@@ -236,7 +237,7 @@ def test_the_command_index_equals_the_commands_help() -> None:
 
 
 def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
-    for module in {listed.module for listed in index.COMMANDS}:
+    for module in {listed.module for listed in index.COMMANDS if listed.module}:
         around = typer.Typer()
         around.add_typer(import_module(module).commands)
         theirs = typer.main.get_group(around).commands
@@ -248,14 +249,26 @@ def test_the_help_fits_into_a_terminal_explains_the_first_commands_and_names_all
     lines = printed.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 81
     named = set(re.findall(r"[a-z-]+", printed))
-    assert named >= {listed.name for listed in index.COMMANDS}
+    top = [listed.path for listed in index.COMMANDS if " " not in listed.path]
+    assert named >= {*top}
     explained = [line.split()[0] for line in lines[5 : 5 + len(index.FIRST)]]
     assert explained == [*index.FIRST]
 
 
+def test_an_operator_learns_at_most_25_words_at_the_top_level_ten_of_them_first() -> None:
+    assert len([listed for listed in index.COMMANDS if " " not in listed.path]) <= 25
+    assert len(index.FIRST) == 10
+
+
+def test_every_group_is_described() -> None:
+    assert [listed.path for listed in index.COMMANDS if not listed.says] == []
+    paths = {listed.path for listed in index.COMMANDS}
+    assert {parent for path in paths if (parent := path.rpartition(" ")[0])} <= paths
+
+
 def test_commands_are_found_by_a_text() -> None:
-    found = CliRunner().invoke(app, ["commands", "evacuat", "--json"]).output
-    assert "evacuate" in {row["command"] for row in json.loads(found)}
+    found = CliRunner().invoke(app, ["reference", "commands", "evacuat", "--json"]).output
+    assert "host evacuate" in {row["command"] for row in json.loads(found)}
     assert "boot" not in {row["command"] for row in json.loads(found)}
 
 
@@ -303,26 +316,32 @@ def test_the_help_of_run_names_every_worker() -> None:
 @pytest.mark.parametrize(
     ("command", "row"),
     [
-        ("topology", {"topic or query": "build.ended.{cell}", "message": "BuildEnded", "crosses": "out"}),
-        ("metrics", {"name": "berth_info", "kind": "gauge", "labels": ["version"], "by": "every process"}),
-        ("commands", {"command": "boot", "json": True}),
-        ("rules", {"name": "up", "on": True, "options": {}, "called": ["ComputeFilter"]}),
-        ("reasons", {"code": "cell", "of": "hosts", "says": "the host is in another cell"}),
-        ("http", {"address": "/reshaper", "method": "POST", "since": "1.30", "until": ""}),
+        (
+            "reference topology",
+            {"topic or query": "build.ended.{cell}", "message": "BuildEnded", "crosses": "out"},
+        ),
+        (
+            "reference metrics",
+            {"name": "berth_info", "kind": "gauge", "labels": ["version"], "by": "every process"},
+        ),
+        ("reference commands", {"command": "boot", "json": True}),
+        ("policy list", {"name": "up", "on": True, "options": {}, "called": ["ComputeFilter"]}),
+        ("reference reasons", {"code": "cell", "of": "hosts", "says": "the host is in another cell"}),
+        ("reference http", {"address": "/reshaper", "method": "POST", "since": "1.30", "until": ""}),
     ],
 )
 def test_lists_are_json_for_programs(command: str, row: dict[str, Any]) -> None:
-    listed = in_json(command)
-    rows = listed["filters"] if command == "rules" else listed
+    listed = in_json(*command.split())
+    rows = listed["filters"] if command == "policy list" else listed
     assert len(rows) > 5
     assert len([one for one in rows if row.items() <= one.items()]) == 1
 
 
 def test_commands_that_print_one_document_print_it_as_json() -> None:
-    settings = in_json("settings")["control_room_http"]
+    settings = in_json("reference", "settings")["control_room_http"]
     assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
-    assert in_json("settings", "control_room_http") == {"control_room_http": settings}
-    described = in_json("asyncapi")
+    assert in_json("reference", "settings", "control_room_http") == {"control_room_http": settings}
+    described = in_json("reference", "asyncapi")
     assert {"channels", "operations", "components"} <= set(described)
     assert "BuildEnded" in described["components"]["schemas"]
     may = in_json("cell", "permissions", "c1")["permissions"]
@@ -332,10 +351,10 @@ def test_commands_that_print_one_document_print_it_as_json() -> None:
 def test_migrate_prints_the_applied_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("BERTH_CELLS", "c1")
-    applied = in_json("migrate")
+    applied = in_json("system", "migrate")
     assert {one["store"] for one in applied} == {"placement", "cell_c1", "scheduler"}
     assert applied[0] == {"store": "placement", "applied": "0001_first"}
-    assert in_json("migrate") == []
+    assert in_json("system", "migrate") == []
 
 
 def in_json(*words: str) -> Any:
@@ -349,13 +368,13 @@ def in_json(*words: str) -> Any:
     [("bash", "complete -o default -F"), ("zsh", "#compdef berth"), ("fish", "complete --command berth")],
 )
 def test_shell_completion_is_printed(shell: str, mark: str) -> None:
-    ended = CliRunner().invoke(app, ["completion", shell])
+    ended = CliRunner().invoke(app, ["system", "completion", shell])
     assert ended.exit_code == 0
     assert mark in ended.stdout
     assert "_BERTH_COMPLETE" in ended.stdout
 
 
-@pytest.mark.parametrize(("words", "completed"), [("dead re", "replay"), ("run plac", "placement")])
+@pytest.mark.parametrize(("words", "completed"), [("host dr", "drain"), ("run plac", "placement")])
 def test_bash_completion_lists_subcommands_and_values(words: str, completed: str) -> None:
     asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": f"berth {words}", "COMP_CWORD": "2"}
     reply = subprocess.run(

@@ -1,4 +1,4 @@
-"""`berth init` and `berth man`: settings files, service files, manual pages."""
+"""`berth init` and `berth system man`: settings files, service files, manual pages."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_units_start_the_program_and_each_worker_has_a_metrics_port(tmp_path: Pa
     scraped = re.findall(r"127\.0\.0\.1:(\d+)", (share / "berth/prometheus.yml").read_text())
     assert len(ports) == 6 and ports == {*scraped} - {"15692"}
     assert "_BERTH_COMPLETE" in (share / "bash-completion/completions/berth").read_text()
-    assert (share / "man/man1/berth-cell-add.1").exists() and (share / "man/man5/berth.toml.5").exists()
+    assert (share / "man/man1/berth-cell-create.1").exists() and (share / "man/man5/berth.toml.5").exists()
 
 
 def test_an_edited_file_stays_and_the_new_text_is_written_next_to_it(tmp_path: Path) -> None:

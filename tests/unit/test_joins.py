@@ -15,7 +15,7 @@ FIRST = Feature(
     name="first",
     says="",
     adds=("scheduler", "with_second.scheduler"),
-    commands={"Hosts": {"plain": "commands", "joint": "with_second.commands"}},
+    commands={"plain": "commands", "joint": "with_second.commands"},
     processes=(
         FeatureProcess(name="alone", runs_with=bool),
         FeatureProcess(name="both", runs_with=bool, module="with_second.processes"),
@@ -76,7 +76,7 @@ def _packages(name: str, listed: tuple[str, ...]) -> list[str]:
 
 def test_commands_processes_and_metrics_of_a_join_exist_only_with_both(listed: tuple[str, ...]) -> None:
     has_both, has_first = len(listed) == 2, "first" in listed
-    commands = features.commands_of(FIRST, "Hosts") if has_first else {}
+    commands = features.commands_of(FIRST) if has_first else {}
     assert ("plain" in commands, "joint" in commands) == (has_first, has_both)
     processes = {process.name for _, process in features.processes()}
     assert processes == {*(["alone"] if has_first else []), *(["both"] if has_both else [])}

@@ -121,7 +121,7 @@ def test_a_process_without_a_writable_state_directory_runs_nevertheless(
     caplog.set_level(logging.INFO)
     (tmp_path / "file").touch()
     with answering("scheduler", tmp_path / "file", str):
-        assert "`berth debug` cannot ask this process" in caplog.text
+        assert "`berth system bundle` cannot ask this process" in caplog.text
 
 
 def test_handlers_are_listed_by_the_time_that_they_took() -> None:

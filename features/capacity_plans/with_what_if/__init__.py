@@ -1,1 +1,1 @@
-"""Capacity plans in `berth what-if`."""
+"""Capacity plans in `berth request what-if`."""

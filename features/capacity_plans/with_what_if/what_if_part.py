@@ -1,4 +1,4 @@
-"""The options of `berth what-if` for how many instances of a mix of flavors would fit."""
+"""The options of `berth request what-if` for how many instances of a mix of flavors would fit."""
 
 import dataclasses
 from typing import Any

@@ -1,1 +1,1 @@
-"""Failover headroom in the output of `berth what-if`."""
+"""Failover headroom in the output of `berth request what-if`."""

@@ -1,4 +1,4 @@
-"""Adds to the output of `berth what-if` whether failover headroom would still be kept."""
+"""Adds to the output of `berth request what-if` whether failover headroom would still be kept."""
 
 from berth.kit import AnswerAddition
 from bus.delivery.runner import Bus

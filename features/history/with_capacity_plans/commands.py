@@ -1,4 +1,4 @@
-"""`berth at TIME capacity`: how many instances would have fitted on the hosts at a past time."""
+"""`berth audit at TIME capacity`: how many instances would have fitted on the hosts at a past time."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ async def capacity(
     """Show how many instances of a flavor, or of a mix of flavors, would have fitted on the hosts at that
     time.
 
-    The instances are counted by amounts and traits, without filters, as by `berth what-if --mix`.
+    The instances are counted by amounts and traits, without filters, as by `berth request what-if --mix`.
     """
     moment: PastTime = context.obj
     try:

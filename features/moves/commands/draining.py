@@ -1,4 +1,6 @@
-"""`berth drain` empties hosts for maintenance; `berth evacuate` rebuilds instances of a failed host."""
+"""`berth host drain` empties hosts for maintenance; `berth host evacuate` rebuilds instances of a failed
+host.
+"""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -77,8 +79,8 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
     Schedulers carry the drain out, also if this command is killed. Exit 0 if no instance stays, else 1, with
     the reason for each. Ctrl-C stops the drain: moves in progress complete, the hosts stay disabled, and the
     same command resumes it. Afterwards `berth host enable HOST
-    --because drain` enables a host. Use `berth evacuate` for a dead host. Example: `berth drain h1 h2 --max 4
-    --dry-run`.
+    --because drain` enables a host. Use `berth host evacuate` for a dead host. Example: `berth host drain h1
+    h2 --max 4 --dry-run`.
     """
     if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
         raise BadSetting("name the hosts, or give --agent or --cell")
@@ -255,7 +257,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     Use it only for a host that is switched off or completely disconnected: the command first marks it as
     forced down (like `berth host force-down`), and the memory of its guests is lost. If the host returns, its
     agent destroys the guests that were moved; `berth host force-down HOST --undo` enables it again. Use
-    `berth drain` for a running host.
+    `berth host drain` for a running host.
     """
     asked = MoveRequested(
         move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, parts=waiting_for(options.wait)
@@ -285,13 +287,11 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
             try:
                 far = await printer.followed(followed)
             except asyncio.CancelledError:
-                way = f"Schedulers go on; `berth evacuate {called} --wait` follows them"
+                way = f"Schedulers go on; `berth host evacuate {called} --wait` follows them"
                 complain.print(f"{called}: {printer.sentence}. {way}", markup=False)
                 raise
             return _print_end(printer, followed, [host], far)
-    cli.tell(
-        f"asked for: `berth moves list --host {called}` shows how they go", host=called, plan=followed.id
-    )
+    cli.tell(f"asked for: `berth move list --host {called}` shows how they go", host=called, plan=followed.id)
     return 0
 
 

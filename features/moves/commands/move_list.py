@@ -1,4 +1,4 @@
-"""`berth moves` lists and shows moves; `berth confirm`, `revert`, `abort` and `force` control them."""
+"""`berth move list` and `show`; `berth move confirm`, `revert`, `abort` and `force` control moves."""
 
 import asyncio
 from collections.abc import Sequence
@@ -225,7 +225,7 @@ async def _steer(
             printer.on_outcome(ended)
             return ended.end in _GOOD[to]
     except asyncio.CancelledError:
-        complain.print(f"{to} was requested; `berth moves show {stands.move}` shows what comes of it")
+        complain.print(f"{to} was requested; `berth move show {stands.move}` shows what comes of it")
         raise
 
 

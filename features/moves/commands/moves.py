@@ -1,4 +1,6 @@
-"""`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: request moves of instances, and follow them."""
+"""`berth instance move`, `resize`, `shelve`, `unshelve`, `rebuild`: request moves of instances, and follow
+them.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -59,7 +61,7 @@ commands = Commands()
 
 Builds = Annotated[list[str], positional("Uuids of instances.", metavar="BUILD...")]
 OneBuild = Annotated[str, positional("The uuid of the instance.", metavar="BUILD")]
-VERIFY = "It waits on its new host until you `berth confirm` or `berth revert` it."
+VERIFY = "It waits on its new host until you `berth move confirm` or `berth move revert` it."
 VerifyFor = Annotated[
     str, described("After so long it is confirmed without you: 90s, 30m, 12h.", metavar="TIME", panel=_HOW)
 ]
@@ -169,9 +171,9 @@ async def move_command(
     """Move instances to other hosts, which the scheduler chooses unless you name a host or a cell.
 
     An instance is stopped, copied, and started on its new host. Until then its old capacity is held, so that
-    the move can be undone. `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move
-    BUILD --verify --wait` waits for confirmation. `berth moves list` shows moves in progress, `berth abort
-    BUILD` aborts one. If no host fits, `--wait 1h` waits for capacity.
+    the move can be undone. `berth instance move BUILD --live --wait` interrupts the instance only briefly;
+    `berth instance move BUILD --verify --wait` waits for confirmation. `berth move list` shows moves in
+    progress, `berth move abort BUILD` aborts one. If no host fits, `--wait 1h` waits for capacity.
     """
     asked = how.of(where.of(_request("live" if options.live else "migrate")))
     if options.live and (options.verify or options.verify_for):
@@ -198,9 +200,9 @@ async def resize_command(
 ) -> int:
     """Resize an instance; only the named values change.
 
-    The instance moves to a host with enough capacity, and the move waits for `berth confirm BUILD`. Until
-    then the old capacity is held, and `berth revert BUILD` restores the instance. To get four processors
-    without confirmation: `berth resize BUILD --vcpus 4 --no-verify --wait`.
+    The instance moves to a host with enough capacity, and the move waits for `berth move confirm BUILD`.
+    Until then the old capacity is held, and `berth move revert BUILD` restores the instance. To get four
+    processors without confirmation: `berth instance resize BUILD --vcpus 4 --no-verify --wait`.
     """
     asked = how.of(where.of(_request("resize")))
     if options.same_host and where.to_cell:
@@ -229,7 +231,7 @@ async def resize_command(
 async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
     """Shelve instances: stop them, keep their records, and release all their resources.
 
-    `berth unshelve BUILD` builds an instance again on any host with enough free capacity.
+    `berth instance unshelve BUILD` builds an instance again on any host with enough free capacity.
     """
     return await request_moves(cli, builds, lambda stands: _request("shelve"), how)
 
@@ -253,7 +255,8 @@ async def rebuild_command(
 ) -> int:
     """Rebuild an instance from an image, on the same host and with the same allocations.
 
-    If it fails, the instance runs on with its old image. `berth rebuild BUILD --image debian-13 --wait`.
+    If it fails, the instance runs on with its old image. `berth instance rebuild BUILD --image debian-13
+    --wait`.
     """
     chosen = image_named(image, image_property or [])
 
@@ -292,7 +295,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
         await publish(bus, *requests, patience=PUBLISH_SECONDS)
     for request in requests:
         facts = {"move": request.move, "build": request.build, "kind": request.kind}
-        cli.tell(f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)", **facts)
+        cli.tell(f"asked for: {request.kind} of {request.build} (`berth move show {request.move}`)", **facts)
     return 0
 
 
@@ -304,8 +307,8 @@ async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: C
     except asyncio.CancelledError:
         if rest := len(requests) - printer.count_over:
             complain.print(
-                f"{rest} in progress or waiting for capacity, which continue: `berth moves list` and "
-                "`berth waiting` show them, `berth abort BUILD` ends one early",
+                f"{rest} in progress or waiting for capacity, which continue: `berth move list` and "
+                "`berth request list` show them, `berth move abort BUILD` ends one early",
                 markup=False,
             )
         raise
@@ -407,7 +410,8 @@ class RequestedMovesPrinter(MovePrinter):
         if outcome.end == VERIFYING and not self.cli.as_json:
             build = outcome.build
             self.cli.line(
-                f"  `berth confirm {build}` keeps it there, `berth revert {build}` brings it back", "dim"
+                f"  `berth move confirm {build}` keeps it there, `berth move revert {build}` brings it back",
+                "dim",
             )
 
 

@@ -57,7 +57,7 @@ def next_step(
         elif instance.status == "active":
             ready.append(instance)
         elif instance.status == "verifying" and not emptying.keeps_on:
-            stay[build] = f"it waits to be confirmed (`berth confirm {build}`)"
+            stay[build] = f"it waits to be confirmed (`berth move confirm {build}`)"
         elif instance.status in _SETTLING and not emptying.patient:
             stay[build] = f"{instance.status}: its cell sees to it"
         else:

@@ -274,11 +274,13 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     fenced = root is not None and FORCED_DOWN in root.traits
     if asked.kind == "evacuate" and not fenced:
         host = source.host
-        how = f"`berth host force-down {host}` marks it as down, and `berth evacuate {host}` does both"
+        how = f"`berth host force-down {host}` marks it as down, and `berth host evacuate {host}` does both"
         why = f"its host {host} is not forced down, so its guest may still run: {how}"
         return Barred(code="not_fenced", why=why)
     if asked.kind != "evacuate" and fenced:
-        why = f"its host {source.host} is forced down: `berth evacuate {source.host}` builds it elsewhere"
+        why = (
+            f"its host {source.host} is forced down: `berth host evacuate {source.host}` builds it elsewhere"
+        )
         return Barred(code="source_down", why=why)
     source_names = {source.host, source.root}
     for name in ("wanted_host", "forced_host"):

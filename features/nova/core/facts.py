@@ -1,4 +1,4 @@
-"""The facts about a Nova that `berth nova check` judges, as read from its databases."""
+"""The facts about a Nova that `berth openstack check` judges, as read from its databases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""Finds what would go wrong when berth takes over a Nova region: `berth nova check`."""
+"""Finds what would go wrong when berth takes over a Nova region: `berth openstack check`."""

@@ -1,4 +1,4 @@
-"""The facts that `berth nova check` observes, and its findings."""
+"""The facts that `berth openstack check` observes, and its findings."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -40,7 +40,7 @@ class ChoiceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of berth that `berth nova check` judges."""
+    """The settings of berth that `berth openstack check` judges."""
 
     has_database: bool = True
     has_amqp: bool = True
@@ -71,7 +71,9 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exit_code(findings: Iterable[TakeoverFinding]) -> int:
-    """Return `berth nova check`'s exit code: 0 without errors or warnings, 1 with warnings, 2 with errors."""
+    """Return `berth openstack check`'s exit code: 0 without errors or warnings, 1 with warnings, 2 with
+    errors.
+    """
     levels = {finding.level for finding in findings}
     return 2 if "error" in levels else 1 if "warning" in levels else 0
 

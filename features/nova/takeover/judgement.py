@@ -20,7 +20,7 @@ _LISTED = (
 
 
 def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
-    """Return the findings of `berth nova check` for the step that the operator asks for, errors first."""
+    """Return the findings of `berth openstack check` for the step that the operator names, errors first."""
     found = [*_databases(facts), *_settings(facts), *judged_placement(facts)]
     if facts.is_checking("scheduler"):
         found += judged_options(facts)

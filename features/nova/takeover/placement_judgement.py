@@ -15,7 +15,7 @@ from features.nova.takeover.facts import Level, TakeoverFacts, TakeoverFinding, 
 COMPUTE_NODE = "COMPUTE_NODE"
 
 _COPIED = "The import of this step copies it: --done shows what is left."
-_IMPORT = "berth import placement --url FORMER --to BERTH --verify"
+_IMPORT = "berth openstack import placement --url FORMER --to BERTH --verify"
 _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$")
 
 
@@ -110,7 +110,8 @@ def _untyped(placement: PlacementContents) -> Iterator[TakeoverFinding]:
     if untyped:
         says = f"{several(untyped, 'consumer')} without a type."
         means = (
-            "Nova writes none. They are imported without a type, and `berth audit` lists them as consumers of"
+            "Nova writes none. They are imported without a type, and `berth audit check` lists them as"
+            " consumers of"
             " another system."
         )
         yield TakeoverFinding("note", "consumers", says, means)

@@ -1,4 +1,4 @@
-"""`berth nova report`: compares the decisions of a running Nova's scheduler with berth's."""
+"""`berth openstack report`: compares the decisions of a running Nova's scheduler with berth's."""
 
 from typing import Annotated
 

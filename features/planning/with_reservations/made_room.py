@@ -1,4 +1,4 @@
-"""Reserves the capacity that `berth make-room` has made free."""
+"""Reserves the capacity that `berth move make-room` has made free."""
 
 from collections.abc import Mapping, Sequence
 

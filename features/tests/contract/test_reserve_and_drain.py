@@ -1,4 +1,4 @@
-"""The command `berth reserve`, drains and maintenance."""
+"""The command `berth project reservation`, drains and maintenance."""
 
 from unittest.mock import AsyncMock
 

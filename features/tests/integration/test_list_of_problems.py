@@ -112,7 +112,7 @@ def test_six_troubles_are_six_problems_with_the_same_sentences_on_every_surface(
     # All hosts are full, so the headroom that is set afterwards covers no loss of a host.
     boot = ("boot", "--vcpus", "32", "--memory-mb", "64", "--disk-gb", "1", "--count", "18", "--wait")
     assert up.berth(*boot).returncode == 0
-    assert up.berth("headroom", "set", "host").returncode == 0
+    assert up.berth("host", "headroom", "set", "host").returncode == 0
     asyncio.run(lose_letters_and_starve_requests(up))
     hosts = [json.loads(line) for line in up.berth("host", "list", "--json").stdout.splitlines()]
     [forced, *_] = [host["host"] for host in hosts if host["cell"] == "c2"]

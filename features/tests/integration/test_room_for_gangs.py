@@ -1,4 +1,4 @@
-"""`berth make-room` for a gang, whose members need one rack."""
+"""`berth move make-room` for a gang, whose members need one rack."""
 
 import json
 
@@ -17,9 +17,9 @@ async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
     roles = [word for role in gang.role for word in ("--role", role)]
     packed = ("--disk-gb", "1", *roles, "--pack", gang.pack)
     assert "no host" in await berth("boot", *packed, "--wait", ends=1)
-    sent = await berth("make-room", *packed)
+    sent = await berth("move", "make-room", *packed)
     assert "done: 4 moves; 3 builds fit: " in sent
     await berth("boot", *packed, "--wait")
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    rows = [json.loads(line) for line in (await berth("instance", "list", "--json")).splitlines()]
     assert len({RACKS[row["host"]] for row in rows if row["flavor"].startswith("custom-")}) == 1
     await berth.clean()

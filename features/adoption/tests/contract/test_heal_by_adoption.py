@@ -1,4 +1,4 @@
-"""`berth heal` lets cells record guests without a build, and restored allocations."""
+"""`berth audit heal` lets cells record guests without a build, and restored allocations."""
 
 from collections.abc import AsyncIterator
 

@@ -115,7 +115,7 @@ def why(consumer: Consumer = CAME_OVER, server: OldServer | None = None, **given
         ({"type": "MIGRATION"}, {}, "its type is MIGRATION"),
         ({"type": "MIGRATION"}, {"named": True}, "its type is MIGRATION"),
         ({"type": None}, {}, "it has no consumer type"),
-        ({}, {"trees": {A: a_host(A, cell="")}}, "is of no cell: `berth provider reset"),
+        ({}, {"trees": {A: a_host(A, cell="")}}, "is of no cell: `berth resource provider reset"),
         ({}, {"trees": {A: a_host(A, agent="")}}, "no agent of cell c1 has reported its host"),
         ({}, {"trees": {A: a_host(A, gone=True)}}, "is deleted, as its agent reported"),
         ({}, {"foreign": ["agent-1"]}, "agent-1, which is no agent of berth"),

@@ -1,4 +1,6 @@
-"""`berth client add`, `permit` and `remove` can be repeated: user, password and projects stay the same."""
+"""`berth access client create`, `permit` and `remove` can be repeated: user, password and projects stay the
+same.
+"""
 
 import io
 import re

@@ -26,7 +26,7 @@ async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replaye
     async def handle(asked: ClientRequested) -> None:
         seen.append(asked)
 
-    dead = CommandLine("dead", monkeypatch, capsys)
+    dead = CommandLine("system dead", monkeypatch, capsys)
     commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     worker = Worker("scheduler", consumes=[on(CLIENT_REQUESTED, handle)])
     cancel = BuildCancelRequested(build=uid(1))

@@ -94,13 +94,15 @@ CHOICES = {
 
 
 def text_of(document: str) -> str:
-    if document == "berth rules":
-        rules = json.loads(typed("rules", "--json").output)
+    if document == "berth policy list":
+        rules = json.loads(typed("policy", "list", "--json").output)
         return f"balanced {rules['profiles']['balanced']}"
     return (ROOT / document).read_text("utf-8")
 
 
-@pytest.mark.parametrize("document", ["features/fragmentation/README.md", "docs/scheduler.md", "berth rules"])
+@pytest.mark.parametrize(
+    "document", ["features/fragmentation/README.md", "docs/scheduler.md", "berth policy list"]
+)
 def test_documents_say_what_is_chosen(document: str) -> None:
     (sentence,) = re.findall(r"balanced`? (spreads [\w, ]+)", " ".join(text_of(document).split()))
     assert re.split(", and |, ", sentence.strip()) == [*CHOICES]

@@ -1,4 +1,4 @@
-"""`berth group`: creates, lists, shows and deletes server groups; `berth boot --group` joins one."""
+"""`berth instance group`: creates, lists, shows and deletes server groups; `berth boot --group` joins one."""
 
 from collections.abc import AsyncIterator
 
@@ -41,7 +41,9 @@ OURS = boot_request(options_named(vcpus=1, memory_mb=512, disk_gb=1)).project
 async def group(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> CommandLine:
-    """Return a runner of `berth group`. A group of another project has a member that moved to host 2."""
+    """Return a runner of `berth instance group`. A group of another project has a member that moved to host
+    2.
+    """
     await has_hosts(placement, 2)
     for made in (
         MakeGroup(group=WEB, name="web", policy="anti-affinity", max_per_host=2),
@@ -53,7 +55,7 @@ async def group(
     moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
     await claim(placement, an_order(built))
     await claim(placement, an_order(moved))
-    return CommandLine("group", monkeypatch, capsys)
+    return CommandLine("instance group", monkeypatch, capsys)
 
 
 async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
@@ -89,7 +91,11 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(gr
 
 
 WRONG_GROUPS: list[tuple[str, type[Exception], str]] = [
-    ("show cache", OperationRefused, "there is no server group cache: `berth group list` lists them"),
+    (
+        "show cache",
+        OperationRefused,
+        "there is no server group cache: `berth instance group list` lists them",
+    ),
     ("show db --project theirs", OperationRefused, "there is no server group db in project theirs: `berth"),
     ("show web", OperationRefused, f"web is a group of projects {OURS}, theirs: give --project, or its uuid"),
     ("create web --policy together", BadSetting, "--policy together: it is one of affinity, anti-affinity,"),

@@ -1,4 +1,4 @@
-"""`berth headroom` sets, shows and unsets failover headroom; and whether claims would end it."""
+"""`berth host headroom` sets, shows and unsets failover headroom; and whether claims would end it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`berth headroom` over a placement with hosts."""
+"""`berth host headroom` over a placement with hosts."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -22,4 +22,4 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 @pytest.fixture
 def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return CommandLine("headroom", monkeypatch, capsys)
+    return CommandLine("host headroom", monkeypatch, capsys)

@@ -1,4 +1,6 @@
-"""`berth maintenance` in an embedded berth: hosts are drained for a window, within the budget, and opened."""
+"""`berth host maintenance` in an embedded berth: hosts are drained for a window, within the budget, and
+opened.
+"""
 
 import json
 import time
@@ -43,7 +45,7 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
 
 
 async def window(berth: LivingBerth) -> dict[str, Any]:
-    [line] = (await berth("maintenance", "list", "--all", "--json")).splitlines()
+    [line] = (await berth("host", "maintenance", "list", "--all", "--json")).splitlines()
     return dict(json.loads(line))
 
 
@@ -52,7 +54,7 @@ async def phases(berth: LivingBerth) -> list[str]:
 
 
 async def instances_on(berth: LivingBerth, host: str) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    rows = [json.loads(line) for line in (await berth("instance", "list", "--json")).splitlines()]
     return [row for row in rows if row["host"] == host]
 
 
@@ -62,26 +64,28 @@ async def state(berth: LivingBerth, host: str) -> str:
 
 async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(berth: LivingBerth) -> None:
     rack = ("--label", "rack=rack1", "--until", "+1h", "--budget", "1")
-    planned = await berth("maintenance", "add", *rack, "--dry-run")
+    planned = await berth("host", "maintenance", "create", *rack, "--dry-run")
     assert f"{HOSTS[0]}  3 instances, drained first" in planned, planned
     assert f"{HOSTS[1]}  1 instance, drained when the budget allows it" in planned
     assert "about 60 s (assumed) for 3 moves, 4 at a time, and begins immediately" in planned
-    assert not await berth("maintenance", "list", "--json")
-    reply = await berth("maintenance", "add", *rack)
+    assert not await berth("host", "maintenance", "list", "--json")
+    reply = await berth("host", "maintenance", "create", *rack)
     assert "3 hosts" in reply, reply
     await until(lambda: reached(berth, ["empty", "planned", "planned"]), picture=lambda: phases(berth))
     assert await state(berth, HOSTS[0]) == CLOSED and await state(berth, HOSTS[1]) == "open"
     assert await instances_on(berth, HOSTS[0]) == []
-    await berth("maintenance", "finish", HOSTS[0])
+    await berth("host", "maintenance", "finish", HOSTS[0])
     await until(lambda: reached(berth, ["ended", "empty", "planned"]), picture=lambda: phases(berth))
     assert await state(berth, HOSTS[0]) == "open" and await state(berth, HOSTS[1]) == CLOSED
     id_ = (await window(berth))["window"]["id"]
-    await berth("maintenance", "change", id_[:6], "--until", "+2h", "--budget", "2", "--reason", "new disks")
+    await berth(
+        "host", "maintenance", "set", id_[:6], "--until", "+2h", "--budget", "2", "--reason", "new disks"
+    )
     await until(lambda: reached(berth, ["ended", "empty", "empty"]), picture=lambda: phases(berth))
-    await berth("maintenance", "cancel", id_[:6])
+    await berth("host", "maintenance", "cancel", id_[:6])
     await until(lambda: reached(berth, ["ended"] * 3), picture=lambda: phases(berth))
     assert {await state(berth, host) for host in HOSTS} == {"open"}
-    shown = await berth("maintenance", "show", id_[:6])
+    shown = await berth("host", "maintenance", "show", id_[:6])
     assert "cancelled" in shown and f"empty: {HOSTS[0]}" in shown and "done" in shown, shown
     await berth.clean()
 
@@ -92,10 +96,10 @@ async def reached(berth: LivingBerth, expected: list[str]) -> bool:
 
 async def test_an_instance_that_fits_nowhere_makes_its_host_late(berth: LivingBerth) -> None:
     await berth("host", "disable", HOSTS[2])
-    await berth("maintenance", "add", *HOSTS[:2], "--until", "+1h")
+    await berth("host", "maintenance", "create", *HOSTS[:2], "--until", "+1h")
     await until(lambda: is_late(berth, "would find no host now"), picture=lambda: window(berth))
     await until(lambda: is_late(berth, "refused", phase="draining"), picture=lambda: window(berth))
-    shown = await berth("maintenance", "show", (await window(berth))["window"]["id"], ends=1)
+    shown = await berth("host", "maintenance", "show", (await window(berth))["window"]["id"], ends=1)
     assert "late, draining" in shown, shown
     [instance] = await instances_on(berth, HOSTS[1])
     assert "maintenance window" in await berth("why", instance["build"])
@@ -108,7 +112,7 @@ async def is_late(berth: LivingBerth, why: str, phase: str = "") -> bool:
 
 async def test_an_operator_who_enables_a_host_takes_it_out_of_its_window(berth: LivingBerth) -> None:
     await berth("host", "disable", HOSTS[2])
-    await berth("maintenance", "add", HOSTS[0], "--until", "+1h", "--reason", "new disks")
+    await berth("host", "maintenance", "create", HOSTS[0], "--until", "+1h", "--reason", "new disks")
     await until(lambda: has_phase(berth, "draining"), picture=lambda: phases(berth))
     await berth("host", "enable", HOSTS[0], "--because", "maintenance")
     await until(lambda: has_phase(berth, "opened"), picture=lambda: phases(berth))
@@ -139,7 +143,7 @@ async def test_the_drain_for_a_later_window_begins_so_early_that_its_host_is_emp
     monkeypatch.setattr(scheduler, "MaintenanceController", controller)
     async with opened("c1", simulator={"hosts": 2}, maintenance_lead=0.0) as berth:
         await berth("boot", "--count", "3", "--host", HOSTS[0], "--wait")
-        await berth("maintenance", "add", HOSTS[0], "--from", "+2h", "--until", "+3h")
+        await berth("host", "maintenance", "create", HOSTS[0], "--from", "+2h", "--until", "+3h")
         await until(lambda: drain_is_planned(berth), picture=lambda: window(berth))
         planned = await window(berth)
         begins = planned["window"]["begins"]

@@ -29,14 +29,14 @@ def test_hosts_that_are_late_are_one_problem() -> None:
     hosts = tuple(WindowHost(root=uid(n), host=f"h{n}", late=True, since=60.0 + n) for n in (2, 3))
     [problem] = delayed(MaintenanceFound(windows=(WindowState(window=WINDOW, hosts=hosts),)))
     assert (problem.kind, problem.object, problem.since) == ("maintenance-late", "h2 and h3", 62.0)
-    assert f"`berth maintenance show {uid(1)}`" in problem.do
+    assert f"`berth host maintenance show {uid(1)}`" in problem.do
 
 
 @pytest.mark.parametrize(
     ("state", "kind", "command"),
     [
-        ("held", "evacuation-held", "berth maintenance release h4"),
-        ("unfenced", "evacuation-unfenced", f"berth maintenance show {uid(4)}"),
+        ("held", "evacuation-held", "berth host maintenance release h4"),
+        ("unfenced", "evacuation-unfenced", f"berth host maintenance show {uid(4)}"),
     ],
 )
 def test_evacuations_that_stopped_are_one_problem(state: str, kind: str, command: str) -> None:

@@ -1,4 +1,4 @@
-"""`berth drain` and `berth evacuate` close and empty hosts, and name the instances that stay there."""
+"""`berth host drain` and `evacuate` close and empty hosts, and name the instances that stay there."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def test_a_cancelled_drain_stops_and_the_same_command_continues_it(
 ) -> None:
     cloud.movers.doing = lambda asked: cloud.movers.well(asked) if asked.build == B1 else []
     async with asyncio.TaskGroup() as group:
-        draining_it = group.create_task(berth("drain", "host-1"))
+        draining_it = group.create_task(berth("host", "drain", "host-1"))
         await until(lambda: len(cloud.movers.asked) == 2 and cloud.on(9))
         await until(lambda: _goes_on(cloud, "1 moved, 1 under way, none stays"))
         draining_it.cancel()
@@ -54,7 +54,7 @@ async def test_a_cancelled_drain_stops_and_the_same_command_continues_it(
     cloud.movers.doing = None
     await cloud.bus.publish(*cloud.movers.well(cloud.movers.asked[1]))
     cloud.movers.have(an_instance_there(3, 1))
-    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
+    assert (await berth("host", "drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
     assert len(cloud.movers.asked) == 3
 
 
@@ -83,13 +83,13 @@ async def test_a_drain_whose_command_was_killed_goes_on_and_is_followed_again(
         for asked in list(cloud.movers.asked):
             await cloud.bus.publish(cloud.movers.well(asked)[-1])
 
-    sent, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1"), end_them())
+    sent, _ = await asyncio.gather(berth("host", "drain", "host-1", "--max", "1"), end_them())
     assert sent.splitlines()[-1] == "host-1: 2 moved, none stays"
     assert len(cloud.movers.asked) == 2
 
 
 async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, berth: Berth) -> None:
-    answer = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
+    answer = [json.loads(line) for line in (await berth("host", "drain", "host-1", "--json")).splitlines()]
     (last,) = [one for one in answer if "moved" in one]
     del last["plan"]
     assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": 0, "stay": {}}
@@ -98,15 +98,15 @@ async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, 
 @pytest.mark.parametrize(
     ("words", "error", "says"),
     [
-        (["drain"], BadSetting, "name the hosts, or give --agent or --cell"),
-        (["drain", "host-1", "--cell", "c1"], BadSetting, "name the hosts"),
-        (["drain", "host-7"], OperationRefused, "there is no host 'host-7'"),
-        (["drain", "--agent", "nobody"], OperationRefused, "no host is reported by agent 'nobody'"),
-        (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
-        (["drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
-        (["evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
-        (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': a name"),
-        (["evacuate", "host-7"], OperationRefused, "there is no host 'host-7'"),
+        (["host", "drain"], BadSetting, "name the hosts, or give --agent or --cell"),
+        (["host", "drain", "host-1", "--cell", "c1"], BadSetting, "name the hosts"),
+        (["host", "drain", "host-7"], OperationRefused, "there is no host 'host-7'"),
+        (["host", "drain", "--agent", "nobody"], OperationRefused, "no host is reported by agent 'nobody'"),
+        (["host", "drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+        (["host", "drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
+        (["host", "evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
+        (["host", "drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': a name"),
+        (["host", "evacuate", "host-7"], OperationRefused, "there is no host 'host-7'"),
     ],
 )
 async def test_invalid_input_is_refused_with_the_reason(
@@ -129,7 +129,7 @@ async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
 
     monkeypatch.setattr(draining, "forcing_down", forcing_down_seen)
     cloud.movers.have(an_instance_there(4, 1, "building"))
-    sent = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
+    sent = (await berth("host", "evacuate", "host-1", "--wait", ends=1)).splitlines()
     assert sent[0] == "host-1: forced down; 2 move to other hosts; its cell sees to the 1 that are not active"
     assert "host-1: 2 moved, 1 stay" in sent
     assert f"  {uid(4)} stays: building: its cell sees to it" in sent
@@ -140,6 +140,6 @@ async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
 async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
-    sent = await berth("evacuate", "host-1")
-    assert sent.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
+    sent = await berth("host", "evacuate", "host-1")
+    assert sent.endswith("asked for: `berth move list --host host-1` shows how they go\n")
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})

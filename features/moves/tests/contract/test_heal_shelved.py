@@ -1,4 +1,6 @@
-"""`berth heal` releases the allocations of shelved builds, unless a move that unshelves them needs them."""
+"""`berth audit heal` releases the allocations of shelved builds, unless a move that unshelves them needs
+them.
+"""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""`berth move` and related commands: requests, output and exit codes."""
+"""`berth instance move` and related commands: requests, output and exit codes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ async def no_allocations(asked: FindAllocations) -> AllocationsFound:
 
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
-    """Return a function that runs a command of berth about moves, as in `berth("move", ...)`."""
+    """Return a function that runs a command of berth about moves, as in `berth("instance", "move", ...)`."""
 
     async def command(word: str, *words: str, ends: int = 0) -> str:
         line = CommandLine(word, monkeypatch, capsys)
@@ -63,31 +63,34 @@ def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 B1, B2 = uid(1), uid(2)
 ASKED: list[tuple[list[str], dict[str, Any]]] = [
-    (["move", B1], {"kind": "migrate", "build": B1, "cell": "c1"}),
-    (["move", B1, "--live"], {"kind": "live", "verify": False}),
-    (["move", B1, "--to", "host-3"], {"wanted_host": "host-3", "forced_host": ""}),
-    (["move", B1, "--force-to", "host-3"], {"forced_host": "host-3", "wanted_host": ""}),
-    (["move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
-    (["move", B1, "--verify"], {"verify": True, "verify_for": ""}),
-    (["move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
-    (["resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
-    (["resize", B1, "--vcpus", "4", "--no-verify", "--same-host"], {"verify": False, "same_host": True}),
-    (["move", B1, "--to-cell", "c2"], {"kind": "migrate", "to_cell": "c2"}),
-    (["resize", B1, "--vcpus", "4", "--to-cell", "c2"], {"kind": "resize", "to_cell": "c2"}),
-    (["unshelve", B1, "--to-cell", "c2"], {"kind": "unshelve", "to_cell": "c2"}),
-    (["shelve", B1], {"kind": "shelve"}),
-    (["unshelve", B1, "--to", "host-3"], {"kind": "unshelve", "wanted_host": "host-3"}),
-    (["rebuild", B1, "--image", "new"], {"kind": "rebuild", "image": Image(name="new")}),
-    (["rebuild", B2], {"kind": "rebuild", "image": Image(name="debian")}),
+    (["instance", "move", B1], {"kind": "migrate", "build": B1, "cell": "c1"}),
+    (["instance", "move", B1, "--live"], {"kind": "live", "verify": False}),
+    (["instance", "move", B1, "--to", "host-3"], {"wanted_host": "host-3", "forced_host": ""}),
+    (["instance", "move", B1, "--force-to", "host-3"], {"forced_host": "host-3", "wanted_host": ""}),
+    (["instance", "move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
+    (["instance", "move", B1, "--verify"], {"verify": True, "verify_for": ""}),
+    (["instance", "move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
+    (["instance", "resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
+    (
+        ["instance", "resize", B1, "--vcpus", "4", "--no-verify", "--same-host"],
+        {"verify": False, "same_host": True},
+    ),
+    (["instance", "move", B1, "--to-cell", "c2"], {"kind": "migrate", "to_cell": "c2"}),
+    (["instance", "resize", B1, "--vcpus", "4", "--to-cell", "c2"], {"kind": "resize", "to_cell": "c2"}),
+    (["instance", "unshelve", B1, "--to-cell", "c2"], {"kind": "unshelve", "to_cell": "c2"}),
+    (["instance", "shelve", B1], {"kind": "shelve"}),
+    (["instance", "unshelve", B1, "--to", "host-3"], {"kind": "unshelve", "wanted_host": "host-3"}),
+    (["instance", "rebuild", B1, "--image", "new"], {"kind": "rebuild", "image": Image(name="new")}),
+    (["instance", "rebuild", B2], {"kind": "rebuild", "image": Image(name="debian")}),
 ]
 needs_waiting = pytest.mark.skipif("waiting" not in FEATURES, reason="options of the feature waiting")
 WAITS = [
     pytest.param(words, has, marks=needs_waiting)
     for words, has in (
-        (["move", B1, "--wait", "30m", "--priority", "3"], {"wait": "30m", "priority": 3}),
-        (["move", B1, "--wait", "--to", "host-3"], {"wait": "", "wanted_host": "host-3"}),
-        (["resize", B1, "--vcpus", "4", "--wait", "1h"], {"wait": "1h", "verify": True}),
-        (["unshelve", B1, "--wait", "1h"], {"kind": "unshelve", "wait": "1h"}),
+        (["instance", "move", B1, "--wait", "30m", "--priority", "3"], {"wait": "30m", "priority": 3}),
+        (["instance", "move", B1, "--wait", "--to", "host-3"], {"wait": "", "wanted_host": "host-3"}),
+        (["instance", "resize", B1, "--vcpus", "4", "--wait", "1h"], {"wait": "1h", "verify": True}),
+        (["instance", "unshelve", B1, "--wait", "1h"], {"kind": "unshelve", "wait": "1h"}),
     )
 ]
 
@@ -119,7 +122,7 @@ async def test_a_resize_changes_only_the_named_sizes(
     figures: tuple[int, int, int],
     specs: dict[str, str],
 ) -> None:
-    await berth("resize", B1, *words)
+    await berth("instance", "resize", B1, *words)
     await until(lambda: movers.asked)
     flavor = movers.asked[0].flavor
     assert flavor is not None
@@ -129,23 +132,27 @@ async def test_a_resize_changes_only_the_named_sizes(
 
 NONE = uid(7)
 WRONG: list[tuple[list[str], type[Exception], str]] = [
-    (["move", B1, "--to-cell", "c9"], BadSetting, "--to-cell 'c9': cells are c1"),
-    (["move", "x"], BadSetting, "'x' is not the uuid of a build"),
-    (["move", NONE], OperationRefused, f"no cell knows a build {NONE}"),
-    (["move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
-    (["move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is the destination"),
-    (["move", B1, "--live", "--verify"], BadSetting, "--live and --verify"),
-    (["move", B1, "--verify-for", "soon"], BadSetting, "--verify-for soon: takes a time"),
-    (["resize", B1], BadSetting, f"{B1} has this flavor already: change it"),
-    (["resize", B1, "--vcpus", "2"], BadSetting, "has this flavor already"),
-    (["resize", B1, "--vcpus", "4", "--verify-for", "1h", "--no-verify"], BadSetting, "--verify-for and"),
-    (["resize", B1, "--spec", "hw:z="], BadSetting, "--extra-spec hw:z=: the flavor has no such"),
-    (["rebuild", B1], BadSetting, f"{B1} was built without an image: name one with --image"),
-    (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
-    (["confirm", B1], OperationRefused, f"{B1}: no move of it is under way"),
-    (["abort", B1], OperationRefused, f"{B1}: no move of it is under way"),
-    (["moves", "show", B1], OperationRefused, f"no cell has a record of a move {B1}"),
-    (["moves", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+    (["instance", "move", B1, "--to-cell", "c9"], BadSetting, "--to-cell 'c9': cells are c1"),
+    (["instance", "move", "x"], BadSetting, "'x' is not the uuid of a build"),
+    (["instance", "move", NONE], OperationRefused, f"no cell knows a build {NONE}"),
+    (["instance", "move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
+    (["instance", "move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is the destination"),
+    (["instance", "move", B1, "--live", "--verify"], BadSetting, "--live and --verify"),
+    (["instance", "move", B1, "--verify-for", "soon"], BadSetting, "--verify-for soon: takes a time"),
+    (["instance", "resize", B1], BadSetting, f"{B1} has this flavor already: change it"),
+    (["instance", "resize", B1, "--vcpus", "2"], BadSetting, "has this flavor already"),
+    (
+        ["instance", "resize", B1, "--vcpus", "4", "--verify-for", "1h", "--no-verify"],
+        BadSetting,
+        "--verify-for and",
+    ),
+    (["instance", "resize", B1, "--spec", "hw:z="], BadSetting, "--extra-spec hw:z=: the flavor has no such"),
+    (["instance", "rebuild", B1], BadSetting, f"{B1} was built without an image: name one with --image"),
+    (["instance", "rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
+    (["move", "confirm", B1], OperationRefused, f"{B1}: no move of it is under way"),
+    (["move", "abort", B1], OperationRefused, f"{B1}: no move of it is under way"),
+    (["move", "show", B1], OperationRefused, f"no cell has a record of a move {B1}"),
+    (["move", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
 ]  # fmt: skip
 
 
@@ -167,37 +174,40 @@ def then(*reply: Callable[[FakeMovers, MoveRequested], Message]) -> Callable[[Fa
 
 
 ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
-    (["move", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} moved to host-9"]),
-    (["resize", B1, "--vcpus", "3"], then(lambda m, a: m.ended(a)), 0, [f"{B1} resized, on host-9"]),
-    (["shelve", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} shelved"]),
+    (["instance", "move", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} moved to host-9"]),
+    (["instance", "resize", B1, "--vcpus", "3"], then(lambda m, a: m.ended(a)), 0, [f"{B1} resized,"
+        " on host-9"]),
+    (["instance", "shelve", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} shelved"]),
     (
-        ["move", B1],
+        ["instance", "move", B1],
         then(*(lambda m, a, p=p: m.sent(a, "prepare", percent=p) for p in (0, 5)), lambda m, a: m.ended(a)),
         0,
         [f"{B1} gets its place on host-9", f"{B1} moved to host-9"],
     ),
     (
-        ["shelve", B1],
+        ["instance", "shelve", B1],
         then(lambda m, a: replace(m.sent(a, "send"), host=""), lambda m, a: m.ended(a)),
         0,
         [f"{B1} is stopped, and its image made", f"{B1} shelved"],
     ),
-    (["move", B1], then(lambda m, a: m.refused(a)), 1, [f"{B1} refused [no_host]: no host would do"]),
+    (["instance", "move", B1], then(lambda m, a: m.refused(a)), 1, [f"{B1} refused [no_host]: no host"
+        " would do"]),
     (
-        ["move", B1],
+        ["instance", "move", B1],
         then(lambda m, a: m.ended(a, "error", "host-1", "nobody could start it")),
         1,
         [f"{B1} not done: it is on host-1: nobody could start it", "  start on host-9: failed: no boot disk"],
     ),
-    (["move", B1], then(lambda m, a: m.ended(a, "reverted", "host-1")), 1, [f"{B1} went back to host-1"]),
-    (["move", B1], then(lambda m, a: m.ended(a, "deleted", "")), 1, [f"{B1} deleted meanwhile"]),
+    (["instance", "move", B1], then(lambda m, a: m.ended(a, "reverted", "host-1")), 1, [f"{B1} went back"
+        " to host-1"]),
+    (["instance", "move", B1], then(lambda m, a: m.ended(a, "deleted", "")), 1, [f"{B1} deleted meanwhile"]),
     (
-        ["move", B1, "--verify"],
+        ["instance", "move", B1, "--verify"],
         then(lambda m, a: m.sent(a, "verify")),
         0,
         [
             f"{B1} waits to be confirmed, on host-9",
-            f"  `berth confirm {B1}` keeps it there, `berth revert {B1}` brings it back",
+            f"  `berth move confirm {B1}` keeps it there, `berth move revert {B1}` brings it back",
         ],
     ),
 ]  # fmt: skip
@@ -228,7 +238,7 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
         return [movers.sent(asked, phase, host, percent) for percent in (0, 50)]
 
     movers.doing = begins
-    following_it = asyncio.create_task(berth("move", B1, "--wait"))
+    following_it = asyncio.create_task(berth("instance", "move", B1, "--wait"))
     await until(lambda: movers.asked)
     looked = movers.looked
     await until(lambda: movers.looked > looked + 2)
@@ -275,7 +285,7 @@ async def test_a_move_whose_publication_was_not_confirmed_may_have_a_result() ->
 async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:
     movers.doing = lambda asked: [movers.sent(asked, "send")]
     with pytest.raises(OperationRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
-        await berth("move", B1, "--wait", "--timeout", "0.2")
+        await berth("instance", "move", B1, "--wait", "--timeout", "0.2")
 
 
 @needs_waiting
@@ -294,7 +304,7 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(has_room())
-        sent = (await berth("move", B1, "--wait", "30m")).splitlines()
+        sent = (await berth("instance", "move", B1, "--wait", "30m")).splitlines()
     assert sent == [
         f"{B1} waits: place 2 in its line: no room; would be woken by 2 VCPU",
         f"{B1} moved to host-9",
@@ -311,7 +321,7 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     movers.cancels, movers.started = False, [movers.keeps(1, 1, "prepare")]
     movers.moves.clear()
     movers.steering = lambda steered: [movers.sent(steered, "abort")]
-    sent = await berth("abort", B1)
+    sent = await berth("move", "abort", B1)
     assert f"{B1}: abort is requested" in sent
     assert [move.to for move in movers.steered] == ["abort"]
 
@@ -320,13 +330,13 @@ async def test_a_late_command_is_refused_with_the_reason(movers: FakeMovers, ber
     movers.keeps(1, 1, "start")
     movers.steering = lambda steered: [movers.sent(steered, "start", refused="it is started there already")]
     # the progress that was read before the cell replied may be printed first
-    assert (await berth("abort", B1, ends=1)).splitlines()[-1] == f"{B1}: it is started there already"
+    assert (await berth("move", "abort", B1, ends=1)).splitlines()[-1] == f"{B1}: it is started there already"
 
 
 async def test_an_ended_move_cannot_be_steered(movers: FakeMovers, berth: Berth) -> None:
     stands = movers.keeps(1, 1, "done", ended=1001.0)
     with pytest.raises(OperationRefused, match=f"move {stands.move} of {B1} is over: done"):
-        await berth("revert", B1)
+        await berth("move", "revert", B1)
 
 
 # Listing
@@ -338,7 +348,7 @@ async def test_a_move_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) 
         PhaseOver("send", "host-1", "failed", "full"),
     )
     movers.keeps(1, 1, "error", ended=1009.0, phases=phases, reason="it could not be copied")
-    lines = (await berth("moves", "show", B1)).splitlines()
+    lines = (await berth("move", "show", B1)).splitlines()
     assert lines[0].endswith(f"of {B1}, from host-1 to host-9 in cell c1: ended error")
     assert lines[1] == "  it could not be copied"
     assert [line.split() for line in lines[3:]] == [

@@ -41,7 +41,7 @@ async def test_a_drain_survives_kills_of_its_command_and_its_scheduler(
         host = site.hosts[SOURCE][0]
         builds = await site.boot(8, host)
         command = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "berth", "drain", host, "--max", "2", "--cold",
+            sys.executable, "-m", "berth", "host", "drain", host, "--max", "2", "--cold",
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),

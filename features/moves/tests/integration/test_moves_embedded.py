@@ -23,32 +23,34 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
 
 async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth) -> None:
     build, first = await berth.boot("--vcpus", "2", "--image", "debian")
-    second = await berth.ends("move", build)
+    second = await berth.ends("instance", "move", build)
     assert (second["end"], second["host"] != first) == ("done", True)
     sent = await berth("why", second["move"])
     assert f"to {second['host']} in cell c1: ended done" in sent and "the best" in sent
-    live = await berth.ends("move", build, "--live", "--to", first)
+    live = await berth.ends("instance", "move", build, "--live", "--to", first)
     assert (live["end"], live["host"]) == ("done", first)
 
-    bigger = await berth.ends("resize", build, "--vcpus", "4")
+    bigger = await berth.ends("instance", "resize", build, "--vcpus", "4")
     assert bigger["end"] == "verifying"
-    back = await berth.ends("revert", build)
+    back = await berth.ends("move", "revert", build)
     assert (back["end"], back["host"]) == ("reverted", first)
-    await berth.ends("resize", build, "--vcpus", "4")
-    grown = await berth.ends("confirm", build)
+    await berth.ends("instance", "resize", build, "--vcpus", "4")
+    grown = await berth.ends("move", "confirm", build)
     assert grown["end"] == "done"
 
-    assert (await berth.ends("rebuild", build, "--image", "alpine"))["host"] == grown["host"]
-    assert (await berth.ends("shelve", build))["end"] == "done"
+    assert (await berth.ends("instance", "rebuild", build, "--image", "alpine"))["host"] == grown["host"]
+    assert (await berth.ends("instance", "shelve", build))["end"] == "done"
     await berth.clean()
-    third = await berth.ends("unshelve", build)
+    third = await berth.ends("instance", "unshelve", build)
     assert third["end"] == "done"
 
-    fourth = await berth.ends("move", build, "--to", first if third["host"] != first else second["host"])
+    fourth = await berth.ends(
+        "instance", "move", build, "--to", first if third["host"] != first else second["host"]
+    )
     assert fourth["end"] == "done"
-    shown = await berth("moves", "show", build)
+    shown = await berth("move", "show", build)
     assert f"to {fourth['host']} in cell c1: ended done" in shown
-    assert len((await berth("moves", "list", "--all", "--json")).splitlines()) == 8
+    assert len((await berth("move", "list", "--all", "--json")).splitlines()) == 8
     assert "deleted" in await berth("delete", build, "--wait")
     await berth.clean()
 
@@ -57,24 +59,26 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: L
     build, host = await berth.boot()
     there = "c1-host00001" if host != "c1-host00001" else "c1-host00002"
     await berth("host", "disable", there)
-    would = await berth("move", build, "--to", there, "--dry-run", ends=1)
+    would = await berth("instance", "move", build, "--to", there, "--dry-run", ends=1)
     assert f"{build}: no migrate: " in would and "no host would do" in would
-    drained = await berth("drain", host, "--dry-run")
+    drained = await berth("host", "drain", host, "--dry-run")
     assert f"{host}: would be disabled, and 1 instances moved" in drained
 
     asked = a_move(1, build=build, wanted_host=there, wait="30m")
     await berth.bus.publish(asked)
     assert (await berth.waits(build)).request == asked.move
     assert f"migrate {asked.move} of {build}: waits for room" in await berth("why", asked.move)
-    assert build in await berth("waiting")
-    assert f"{build} does not wait any more" in await berth("abort", build)
+    assert build in await berth("request", "list")
+    assert f"{build} does not wait any more" in await berth("move", "abort", build)
 
     async def is_cancelled() -> bool:  # the refusal is published before the request is deleted
         return f"migrate {asked.move} of {build}: refused [cancelled]" in await berth("why", asked.move)
 
     await until(is_cancelled)
 
-    following = asyncio.create_task(berth("move", build, "--to", there, "--live", "--wait", "30m"))
+    following = asyncio.create_task(
+        berth("instance", "move", build, "--to", there, "--live", "--wait", "30m")
+    )
     await berth.waits(build)
     await berth("host", "enable", there)
     sent = await following
@@ -91,24 +95,24 @@ async def test_an_instance_moves_to_another_cell_and_back(opened: Opened) -> Non
 async def moved_between_cells(berth: LivingBerth) -> None:
     reply = await berth.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
     build, first = reply["build"], reply["host"]
-    there = await berth.ends("move", build, "--to-cell", "c2")
+    there = await berth.ends("instance", "move", build, "--to-cell", "c2")
     assert (there["end"], await berth.where(build)) == ("done", ("c2", "active"))
     assert there["host"] in await berth("why", build)
-    shown = json.loads(await berth("moves", "list", "--all", "--json"))
+    shown = json.loads(await berth("move", "list", "--all", "--json"))
     assert (shown["cell"], shown["phase"], shown["at"]) == ("c2", "done", there["host"])
     await berth.clean()
 
-    back = await berth.ends("resize", build, "--vcpus", "3", "--to", first)  # which is in c1
+    back = await berth.ends("instance", "resize", build, "--vcpus", "3", "--to", first)  # which is in c1
     assert (back["end"], back["host"]) == ("verifying", first)
     assert await berth.where(build) == ("c1", "verifying")
-    reverted = await berth.ends("revert", build)
+    reverted = await berth.ends("move", "revert", build)
     assert (reverted["end"], reverted["host"]) == ("reverted", there["host"])
     assert await berth.where(build) == ("c2", "active")
 
-    await berth("drain", "--cell", "c2", "--to-cell", "c1")
+    await berth("host", "drain", "--cell", "c2", "--to-cell", "c1")
     assert await berth.where(build) == ("c1", "active")
-    await berth.ends("shelve", build)
-    awake = await berth.ends("unshelve", build, "--to-cell", "c2", ends=1)
+    await berth.ends("instance", "shelve", build)
+    awake = await berth.ends("instance", "unshelve", build, "--to-cell", "c2", ends=1)
     assert awake["end"] == "refused"  # its hosts are closed since they were drained
     assert "deleted" in await berth("delete", build, "--wait")
     await berth.clean()
@@ -129,22 +133,24 @@ async def adopted(berth: LivingBerth, file: Path) -> None:
     await berth.import_consumers({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
     file.write_text(f"ID,Name,Host,Flavor\n{WEB},web,{first},m1.small\n{DB},db,{second},m1.small\n")
 
-    shown = await berth("adopt", "--all", "--from", str(file), ends=1)
+    shown = await berth("instance", "adopt", "--all", "--from", str(file), ends=1)
     assert f"would be adopted: {WEB} web on {first} in cell c1 (10 DISK_GB, 512 MEMORY_MB, 2 VCPU)" in shown
     assert f"for you to judge: {TWO_HOSTS}: it holds something of 2 hosts" in shown
     assert (await audit(berth.settings)).builds == {}
 
-    answer = json.loads(await berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
+    answer = json.loads(
+        await berth("instance", "adopt", "--all", "--from", str(file), "--yes", "--json", ends=1)
+    )
     assert {one["build"] for one in answer["adopted"]} == {WEB, DB}
     assert [*answer["listed"]] == [TWO_HOSTS]
-    again = json.loads(await berth("adopt", WEB, "--yes", "--json"))
+    again = json.loads(await berth("instance", "adopt", WEB, "--yes", "--json"))
     assert (again["adopted"], [*again["known"]]) == ([], [WEB])
-    assert "web" in await berth("instances", "--host", first)
+    assert "web" in await berth("instance", "list", "--host", first)
     assert "it was there before berth, and was adopted" in await berth("why", WEB)
 
-    moved = await berth.ends("move", WEB, "--to", third)
+    moved = await berth.ends("instance", "move", WEB, "--to", third)
     assert (moved["end"], moved["host"]) == ("done", third)
-    assert "1 moved, none stays" in await berth("drain", second)
+    assert "1 moved, none stays" in await berth("host", "drain", second)
     for build in (WEB, DB):
         assert "deleted" in await berth("delete", build, "--wait")
 

@@ -1,4 +1,4 @@
-"""`berth audit` in a region with an instance that was moved."""
+"""`berth audit check` in a region with an instance that was moved."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,4 +20,4 @@ async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Awaitable[str]]:
-    return CommandLine("heal", monkeypatch, capsys)
+    return CommandLine("audit heal", monkeypatch, capsys)

@@ -22,7 +22,7 @@ from features.moves.messages import (
 )
 from tests.support.ids import uid
 
-WAITS = f"it waits to be confirmed (`berth confirm {uid(1)}`)"
+WAITS = f"it waits to be confirmed (`berth move confirm {uid(1)}`)"
 ROOT, PLAN, NOW = uid(1, "a"), uid(1, "f"), 1000.0
 DRAIN = Emptying(hosts=(EmptiedHost(root=ROOT, host="host-1", cell="c1"),), because="drain")
 WINDOW = structs.replace(DRAIN, keeps_on=True)

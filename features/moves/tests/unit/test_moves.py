@@ -161,7 +161,7 @@ async def test_instances_of_a_host_forced_down_can_only_be_evacuated() -> None:
     cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
     for index, kind in enumerate(("migrate", "live", "shelve"), 1):
         reply = await cloud.refused(a_move(index, kind))
-        assert reply.code == "source_down" and "`berth evacuate host1`" in reply.reason
+        assert reply.code == "source_down" and "`berth host evacuate host1`" in reply.reason
     await cloud.placed(a_move(9, "evacuate"))
 
 

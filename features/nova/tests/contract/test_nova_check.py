@@ -1,4 +1,4 @@
-"""`berth nova check` reads databases in Nova's schema, a Placement and a queue, and changes nothing."""
+"""`berth openstack check` reads databases in Nova's schema, a Placement and a queue, and changes nothing."""
 
 import json
 from collections.abc import AsyncIterator
@@ -239,7 +239,7 @@ async def test_an_unreachable_broker_is_reported() -> None:
 async def test_the_command_prints_findings_and_exits_with_the_worst(
     region: CheckedRegion, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = CommandLine("nova", monkeypatch, capsys)
+    run = CommandLine("openstack", monkeypatch, capsys)
     monkeypatch.setenv("BERTH_NOVA_DATABASE_URL", region.api.url)
     printed = await run("check", "--step", "placement", "--url", "http://127.0.0.1:1", ends=2)
     assert "error   Placement at http://127.0.0.1:1: " in printed and "warning database of cell1" in printed

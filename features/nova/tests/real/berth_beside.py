@@ -94,7 +94,7 @@ class BerthBeside:
     async def check(self, step: str, url: str, *words: str) -> list[dict[str, Any]]:
         """Return the errors and warnings before a step, except that the user of the databases may write."""
         where = ("--url", url, "--token-file", await self._token_file())
-        findings = (await self.value("nova", "check", "--step", step, *where, *words))["findings"]
+        findings = (await self.value("openstack", "check", "--step", step, *where, *words))["findings"]
         return [
             finding
             for finding in findings
@@ -105,7 +105,7 @@ class BerthBeside:
         """Copy the contents of one Placement to another, and return the output."""
         token = await self._token_file()
         where = ("--url", source, "--token-file", token, "--to", target, "--to-token-file", token)
-        return await self.command("import", "placement", *where, *words)
+        return await self.command("openstack", "import", "placement", *where, *words)
 
     async def _token_file(self) -> str:
         path = self.region.directory / "token"

@@ -45,10 +45,10 @@ def spawns(region: NovaRegion) -> Counter[str]:
 
 
 async def audit(database_url: str) -> dict[str, object]:
-    """Return what `berth audit` reports about placement's database."""
+    """Return what `berth audit check` reports about placement's database."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "berth", "audit", "--placement-only", "--settled", "--json",
+        sys.executable, "-m", "berth", "audit", "check", "--placement-only", "--settled", "--json",
         "--database", database_url, stdout=asyncio.subprocess.PIPE, env=environment,
     )  # fmt: skip
     output, _ = await process.communicate()

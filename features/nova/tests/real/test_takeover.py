@@ -118,7 +118,7 @@ class TakenRegion:
 
     async def compares(self) -> bool:
         """Return whether shadow mode has compared a request of Nova."""
-        report = await self.berth.value("nova", "report")
+        report = await self.berth.value("openstack", "report")
         return bool(report.get("same") or report.get("different"))
 
     async def is_right(self) -> None:

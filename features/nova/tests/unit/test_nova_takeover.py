@@ -1,4 +1,4 @@
-"""The findings of `berth nova check`, and how severe they are before each step."""
+"""The findings of `berth openstack check`, and how severe they are before each step."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -63,10 +63,10 @@ NONE = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", 
 async def test_a_dry_run_shows_destinations_and_requests_nothing(
     cloud: HostsToEmpty, forecasts: Forecasts, berth: Berth
 ) -> None:
-    assert await berth("move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
+    assert await berth("instance", "move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
     no = WhatIfAnswered(fits=False, refusal="it is building", decision=Decision(code="status"))
     forecasts.would = lambda asked: no if asked.build == B1 else NONE
-    sent = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
+    sent = await berth("instance", "move", B1, B2, "--live", "--dry-run", ends=1)
     assert f"{B1}: no live: [status] it is building" in sent
     assert f"{B2}: no live: [class] no host would do" in sent and "−3" in sent
     assert [move.kind for move in forecasts.asked[-1].moves] == ["live", "live"]
@@ -76,7 +76,7 @@ async def test_a_dry_run_shows_destinations_and_requests_nothing(
 async def test_a_dry_run_of_evacuate_changes_nothing(
     cloud: HostsToEmpty, forecasts: Forecasts, berth: Berth
 ) -> None:
-    assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
+    assert (await berth("host", "evacuate", "host-1", "--dry-run")).splitlines() == [
         "host-1: would be forced down, and 2 instances moved",
         f"  {B1} → host-9",
         f"  {B2} → host-9",
@@ -91,7 +91,7 @@ async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
 ) -> None:
     fitting = forecasts.would
     forecasts.would = lambda asked: NONE if asked.build in (B1, B3) else fitting(asked)
-    sent = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
+    sent = (await berth("host", "drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
     assert sent[:5] == [
         "host-1: would be disabled, and 2 instances moved, of which 1 find no host now",
         "host-2: would be disabled, and 1 instances moved, of which 1 find no host now",
@@ -102,7 +102,7 @@ async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
     assert any("room" in line and "−3" in line for line in sent[5:])
     [asked] = forecasts.asked
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
-    in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
+    in_json = await berth("host", "drain", "host-1", "--dry-run", "--json", ends=1)
     assert json.loads(in_json) == {
         "host": "host-1", "instances": {"active": 2}, "moves": {B2: "host-9"},
         "stay": {B1: "[class] no host would do"},

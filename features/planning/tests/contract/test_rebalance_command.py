@@ -1,4 +1,4 @@
-"""`berth rebalance --dry-run` shows what the moves are for, and what each gains."""
+"""`berth move rebalance --dry-run` shows what the moves are for, and what each gains."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ async def planner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedPlan
 
 @pytest.fixture
 def rebalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rebalance:
-    return CommandLine("rebalance", monkeypatch, capsys)
+    return CommandLine("move rebalance", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

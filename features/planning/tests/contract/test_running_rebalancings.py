@@ -97,7 +97,7 @@ async def test_without_a_scheduler_the_page_of_moves_does_not_stop_rebalancings(
 @pytest.fixture
 def rebalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
-    return CommandLine("rebalance", monkeypatch, capsys)
+    return CommandLine("move rebalance", monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_the_command_shows_and_stops_all_rebalancings(
     async with serving(broker, scheduler.worker()):
         shown = (await rebalance("status")).splitlines()
         assert shown == [
-            f"plan {uid(7)} rebalances until `berth rebalance stop`: 3 moved, none stays",
+            f"plan {uid(7)} rebalances until `berth move rebalance stop`: 3 moved, none stays",
             f"plan {uid(8)} rebalances: 1 moved, 4 not started, none stays",
         ]
         records = [json.loads(line) for line in (await rebalance("stop", "--json")).splitlines()]

@@ -1,4 +1,4 @@
-"""`berth make-room` in an embedded berth: instances move until a build fits that fitted nowhere."""
+"""`berth move make-room` in an embedded berth: instances move until a build fits that fitted nowhere."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("steps_follow_each_other")
 
 
 async def places(berth: LivingBerth) -> dict[str, str]:
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    rows = [json.loads(line) for line in (await berth("instance", "list", "--json")).splitlines()]
     return {row["build"]: row["host"] for row in rows}
 
 
@@ -33,15 +33,15 @@ async def state(berth: LivingBerth, host: str) -> str:
 
 async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) -> None:
     assert "no host" in await berth("boot", *LARGE, "--wait", ends=1)
-    assert "`berth make-room --dry-run`" in await berth("what-if", *LARGE, ends=1)
+    assert "`berth move make-room --dry-run`" in await berth("request", "what-if", *LARGE, ends=1)
     before = await places(berth)
-    shown = await berth("make-room", *LARGE, "--dry-run")
+    shown = await berth("move", "make-room", *LARGE, "--dry-run")
     assert shown.startswith("1 move; then 1 build fits: 1 on c1-host00002")
     assert await places(berth) == before
 
     ended = {"cell": "c1", "kind": "live", "end": "done", "plan": "make_room"}
     count = REGISTRY.get_sample_value("berth_moves_ended_total", ended) or 0.0
-    sent = await berth("make-room", *LARGE)
+    sent = await berth("move", "make-room", *LARGE)
     assert REGISTRY.get_sample_value("berth_moves_ended_total", ended) == count + 1
     assert "done: 1 move; 1 build fits: 1 on c1-host00002" in sent
     after = await places(berth)
@@ -70,11 +70,11 @@ async def test_several_builds_get_labelled_hosts_or_the_reason_why_not(berth: Li
         ),
     }  # fmt: skip
     for asked, reason in reasons.items():
-        sent = await berth("make-room", *asked, ends=1)
+        sent = await berth("move", "make-room", *asked, ends=1)
         assert all(part in sent for part in reason), sent
     before = await places(berth)
     two = (*LARGE, "--count", "2")
-    sent = await berth("make-room", *two, "--in", "rack=r7", "--in", "cell=c1")
+    sent = await berth("move", "make-room", *two, "--in", "rack=r7", "--in", "cell=c1")
     assert "done: 3 moves; 2 builds fit: 1 on c1-host00002, 1 on c1-host00004" in sent
     after = await places(berth)
     assert sorted(host for build, host in before.items() if after[build] != host) == [
@@ -112,7 +112,7 @@ async def test_a_plan_that_ends_before_its_first_move_says_why(
 
     monkeypatch.setattr(RoomPlanner, "_answer", first_only)
     monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.0)
-    sent = await berth("make-room", "memory_mb=80000", ends=1)
+    sent = await berth("move", "make-room", "memory_mb=80000", ends=1)
     assert "given up [destinations]: none fits" in sent and "moved back" not in sent
     await berth.clean()
 
@@ -121,7 +121,7 @@ async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three
     berth = three_hosts
     await _fill(berth, (40, 40), (), (120,))
     await until(lambda: _all_idle(berth, 10_000, 3))
-    sent = await berth("make-room", "memory_mb=70000", "--count", "2")
+    sent = await berth("move", "make-room", "memory_mb=70000", "--count", "2")
     assert "done: 1 move; 2 builds fit: " in sent
     assert [await state(berth, host) for host in HOSTS[:3]] == ["open"] * 3
     await berth("boot", "--memory-mb", "70000", "--count", "2", "--wait")

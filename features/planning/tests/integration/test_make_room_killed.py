@@ -37,7 +37,7 @@ ROLES = ("scheduler", "placement", "conductor.c1", "compute.c1.c1-agent1", "comp
 DYING = """
 import sys
 from berth.__main__ import main
-sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
+sys.argv = ["berth", "move", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
 main()
 """
 

@@ -1,4 +1,4 @@
-"""`berth rebalance` in an embedded berth: once, as a standing plan, and stopped."""
+"""`berth move rebalance` in an embedded berth: once, as a standing plan, and stopped."""
 
 import asyncio
 import json
@@ -31,36 +31,38 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
 
 
 async def counts(berth: LivingBerth) -> list[int]:
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    rows = [json.loads(line) for line in (await berth("instance", "list", "--json")).splitlines()]
     on = Counter(row["host"] for row in rows)
     return [on[host] for host in HOSTS]
 
 
 async def test_a_rebalancing_moves_instances_once(berth: LivingBerth) -> None:
-    shown = await berth("rebalance", *MEMORY, "--dry-run")
+    shown = await berth("move", "rebalance", *MEMORY, "--dry-run")
     assert "cell c1: spread 43.3% → 0.0%" in shown and "4 moves" in shown
     assert await counts(berth) == [6, 0, 0]
-    assert "4 moved, 0 moved back, 0 not moved" in await berth("rebalance", *MEMORY)
+    assert "4 moved, 0 moved back, 0 not moved" in await berth("move", "rebalance", *MEMORY)
     assert await counts(berth) == [2, 2, 2]
-    assert (await berth("moves", "list", "--all", "--json")).count('"note":"rebalances the hosts"') == 4
-    assert "no move gains enough" in await berth("rebalance", *MEMORY)
+    assert (await berth("move", "list", "--all", "--json")).count('"note":"rebalances the hosts"') == 4
+    assert "no move gains enough" in await berth("move", "rebalance", *MEMORY)
     await berth.clean()
 
 
 async def test_a_stop_ends_a_standing_plan(berth: LivingBerth, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalancing, "CALM_SECONDS", 0.05)
     monkeypatch.setattr(rebalancing, "QUIET_SECONDS", 0.05)
-    keeping = asyncio.create_task(berth("rebalance", *MEMORY, "--budget", "2", "--keep", "--hold", "0s"))
+    keeping = asyncio.create_task(
+        berth("move", "rebalance", *MEMORY, "--budget", "2", "--keep", "--hold", "0s")
+    )
     await until(lambda: _balanced(berth))
     assert not keeping.done()
-    state = json.loads(await berth("rebalance", "status", "--json"))
+    state = json.loads(await berth("move", "rebalance", "status", "--json"))
     assert (state["keeps_on"], state["stopping"]) == (True, False)
-    assert f"plan {state['plan']} begins no further move" in await berth("rebalance", "stop")
+    assert f"plan {state['plan']} begins no further move" in await berth("move", "rebalance", "stop")
     async with asyncio.timeout(30):
         shown = await keeping
     assert shown.count(" moved to ") == 4 and "rebalancing is stopped" in shown
-    assert await berth("rebalance", "status") == "no rebalancing runs\n"
-    assert "no move gains enough" in await berth("rebalance", *MEMORY)
+    assert await berth("move", "rebalance", "status") == "no rebalancing runs\n"
+    assert "no move gains enough" in await berth("move", "rebalance", *MEMORY)
 
 
 async def _balanced(berth: LivingBerth) -> bool:
@@ -75,11 +77,11 @@ async def test_moves_make_more_usable_where_the_profile_prefers_it(opened: Opene
         for memory_mb, count, host in (("4000", "1", 0), ("4000", "1", 1), ("24000", "2", 2)):
             size = ("--memory-mb", memory_mb, "--extra-spec", "hw:numa_nodes=1", "--count", count)
             await berth("boot", *size, "--host", HOSTS[host], "--wait")
-        shown = await berth("rebalance", "--gain", "0.02")
+        shown = await berth("move", "rebalance", "--gain", "0.02")
         before, after = re.findall(r"cell c1: ([\d.]+) → ([\d.]+) instances", shown)[0]
         assert float(before) < float(after) and "1 moved, 0 moved back, 0 not moved" in shown
         assert sorted(await counts(berth)) == [0, 2, 2]
         # the instance is on the node of the other one: so many fit as were planned
-        shown = await berth("rebalance", "--gain", "0.02")
+        shown = await berth("move", "rebalance", "--gain", "0.02")
         assert f"cell c1: {after} instances of a usual shape fit" in shown and "no move gains enough" in shown
         await berth.clean()

@@ -1,4 +1,4 @@
-"""`berth make-room FLAVOR` accepts a flavor as changes, in a file, or by name."""
+"""`berth move make-room FLAVOR` accepts a flavor as changes, in a file, or by name."""
 
 from pathlib import Path
 

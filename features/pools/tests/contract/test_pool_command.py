@@ -1,4 +1,4 @@
-"""`berth pool`: resources that hosts share."""
+"""`berth resource pool`: resources that hosts share."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 @pytest.fixture
 def pool(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pool:
-    return CommandLine("pool", monkeypatch, capsys)
+    return CommandLine("resource pool", monkeypatch, capsys)
 
 
 async def hosts_with(placement: Placement, **resources: int) -> set[str]:

@@ -18,9 +18,9 @@ WHOLE = ("--vcpus", "1", "--memory-mb", "120000", "--disk-gb", "1")
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Two hosts of 130,560 MB, and the classes batch (1, requeued), web (4) and production (7)."""
     async with opened("c1", simulator={"hosts": 2}) as berth:
-        await berth("priority", "set", "batch", "--value", "1", "--requeue")
-        await berth("priority", "set", "web", "--value", "4", "--grace", "1s")
-        await berth("priority", "set", "production", "--value", "7", "--preempts", "--budget", "3")
+        await berth("policy", "priority", "set", "batch", "--value", "1", "--requeue")
+        await berth("policy", "priority", "set", "web", "--value", "4", "--grace", "1s")
+        await berth("policy", "priority", "set", "production", "--value", "7", "--preempts", "--budget", "3")
         yield berth
 
 
@@ -29,7 +29,7 @@ async def boot(berth: LivingBerth, *words: str, priority: int) -> str:
 
 
 async def statuses(berth: LivingBerth) -> dict[str, str]:
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    rows = [json.loads(line) for line in (await berth("instance", "list", "--json")).splitlines()]
     return {row["build"]: row["status"] for row in rows}
 
 
@@ -37,13 +37,13 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     web = [await boot(berth, HALF[0], *HALF[1:], priority=4) for _ in range(3)]
     batch = await boot(berth, *HALF, priority=1)
     assert await boot_fails(berth, priority=0)
-    shown = await berth("what-if", *HALF, "--priority", "7", "--preempt")
+    shown = await berth("request", "what-if", *HALF, "--priority", "7", "--preempt")
     assert f"it would replace {batch} of priority 1: shelved" in shown
     assert (await statuses(berth))[batch] == "active"
-    await berth("quota", "set", "default", "instances=4")
-    over = await berth("what-if", *HALF, "--priority", "7", "--preempt", ends=1)
+    await berth("project", "quota", "set", "default", "instances=4")
+    over = await berth("request", "what-if", *HALF, "--priority", "7", "--preempt", ends=1)
     assert "instances limited to 4, 4 used, 1 more asked" in over
-    await berth("quota", "unset", "default")
+    await berth("project", "quota", "unset", "default")
 
     before = time.time()
     high = await boot(berth, *HALF, priority=7)
@@ -67,13 +67,13 @@ async def test_another_class_is_tested_on_recorded_decisions(berth: LivingBerth)
     kept = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
     assert await boot_fails(berth, priority=5)
     change = ("--with", "priority.new.value=5", "--with", "priority.new.preempts=true")
-    sent = await berth("rules", "test", "--since", "1h", *change, "--json", ends=1)
+    sent = await berth("policy", "test", "--since", "1h", *change, "--json", ends=1)
     found = {row["build"]: row for row in map(json.loads, sent.splitlines())}
     assert [(found[build]["verdict"], found[build]["by"]) for build in kept] == [("same", "record")] * 2
     [refused] = [row for build, row in found.items() if build not in kept]
     assert (refused["verdict"], refused["replaces"]) == ("placed", 1)
     assert await statuses(berth) == dict.fromkeys(kept, "active")
-    await berth("rules", "test", "--since", "1h", *change, "--with", "priority.new.preempts=false")
+    await berth("policy", "test", "--since", "1h", *change, "--with", "priority.new.preempts=false")
 
 
 async def boot_fails(berth: LivingBerth, *, priority: int) -> bool:
@@ -83,12 +83,12 @@ async def boot_fails(berth: LivingBerth, *, priority: int) -> bool:
 async def test_a_waiting_request_preempts_when_its_class_permits_it(berth: LivingBerth) -> None:
     await boot(berth, *WHOLE, priority=1)
     await boot(berth, *WHOLE, priority=1)
-    await berth("priority", "unset", "production")
+    await berth("policy", "priority", "delete", "production")
     booting = asyncio.create_task(berth("boot", *WHOLE, "--priority", "7", "--wait", "1h", "--json"))
 
     async def waiting() -> bool:
-        return "7" in await berth("waiting")
+        return "7" in await berth("request", "list")
 
     await until(waiting)
-    await berth("priority", "set", "urgent", "--value", "7", "--preempts")
+    await berth("policy", "priority", "set", "urgent", "--value", "7", "--preempts")
     assert json.loads((await booting).splitlines()[-1])["status"] == "active"

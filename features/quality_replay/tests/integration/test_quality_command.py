@@ -1,4 +1,4 @@
-"""`berth quality --from-history` in an embedded berth: the region's own requests with other profiles."""
+"""`berth policy quality --from-history` in an embedded berth: its own requests with other profiles."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def berth(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: LivingBerth) -> None:
     with pytest.raises(OperationRefused, match="no request is recorded"):
-        await berth("quality", "--from-history")
+        await berth("policy", "quality", "--from-history")
     build, _ = await berth.boot(*WHOLE)
     await berth("delete", build, "--wait")
     first, second = [(await berth.boot(*HALF))[1] for _ in range(2)]
@@ -42,7 +42,7 @@ async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: Li
     build, _ = await berth.boot(*WHOLE)
     await berth("boot", *WHOLE, "--wait", ends=1)  # the other hosts are half full
     await berth("delete", build, "--wait")  # too late for the refused one
-    found = json.loads(await berth("quality", "--from-history", *PACKING, "--json"))
+    found = json.loads(await berth("policy", "quality", "--from-history", *PACKING, "--json"))
     assert found.keys() == {"from", "to", "at_begin", "outcomes", "notes"}
     assert found["from"] < found["to"] and found["at_begin"] == 0
     recorded, in_force, pack = found["outcomes"].values()
@@ -58,11 +58,11 @@ async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: Li
     assert [each["most_hosts"] for each in (recorded, in_force, pack)] == [3, 3, 3]
     assert (pack["gained"], pack["lost"]) == (1, 0)
     assert any("nothing is recorded before" in note for note in found["notes"])
-    shown = await berth("quality", "--from-history", "--since", "1h", *PACKING)
+    shown = await berth("policy", "quality", "--from-history", "--since", "1h", *PACKING)
     assert "5 requested instances, 3 hosts, 0 instances at the begin" in shown
     assert f"{changed}: " in shown and "1 instance more with a host" in shown
     for profile in PROFILES.keys() - {"spread"}:
-        assert f"\n{profile}: " in await berth("quality", "--from-history")
+        assert f"\n{profile}: " in await berth("policy", "quality", "--from-history")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_wrong_option_is_refused_with_the_reason(
     words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadSetting, match=says):
-        await CommandLine("quality", monkeypatch, capsys)(*words)
+        await CommandLine("policy quality", monkeypatch, capsys)(*words)
 
 
 async def test_a_request_that_still_waits_counts_as_without_a_host(berth: LivingBerth) -> None:
@@ -88,6 +88,6 @@ async def test_a_request_that_still_waits_counts_as_without_a_host(berth: Living
     waits = boot_request(BootOptions(flavor="whole", memory_mb=120_000, wait="30m"))
     await publish(berth.bus, waits)
     await berth.waits(waits.request)
-    found = json.loads(await berth("quality", "--from-history", *PACKING, "--json"))
+    found = json.loads(await berth("policy", "quality", "--from-history", *PACKING, "--json"))
     assert [each["refused"] for each in found["outcomes"].values()] == [1, 1, 1]
     assert [each["requested"] for each in found["outcomes"].values()] == [4, 4, 4]

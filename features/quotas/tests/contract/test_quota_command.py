@@ -1,4 +1,4 @@
-"""`berth quota`: shows used, limit and waiting requests of each project."""
+"""`berth project quota`: shows used, limit and waiting requests of each project."""
 
 from collections.abc import Sequence
 
@@ -29,8 +29,8 @@ async def test_used_limit_and_waiting_requests_are_shown(
         await limit(placement, instances=5)
         members = [a_claim(number, on_hosts(1)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
-        run = CommandLine("quota", monkeypatch, capsys)
-        assert [line.split() for line in (await run("show")).splitlines()[1:]] == [
+        run = CommandLine("project quota", monkeypatch, capsys)
+        assert [line.split() for line in (await run("list")).splitlines()[1:]] == [
             ["default", "VCPU", "8"],
             ["p1", "VCPU", "3", "8", "default", "7"],
             ["p1", "instances", "3", "5", "7"],
@@ -44,7 +44,7 @@ async def test_an_empty_project_name_is_refused(
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
         await limit(placement, DEFAULT, VCPU=8)
-        run = CommandLine("quota", monkeypatch, capsys)
+        run = CommandLine("project quota", monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
         assert (await quota(placement, DEFAULT)).limits == {"VCPU": 8}
@@ -54,7 +54,7 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with a_served_placement(monkeypatch, "c1") as placement:
-        run = CommandLine("quota", monkeypatch, capsys)
+        run = CommandLine("project quota", monkeypatch, capsys)
         assert await run("set", "--default", "VCPU=3", "instances=2") == "default: VCPU 3, instances 2\n"
         await run("set", "default", "VCPU=4")
         assert (await quota(placement, DEFAULT)).limits == {"VCPU": 4, "instances": 2}

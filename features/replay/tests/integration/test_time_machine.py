@@ -54,7 +54,7 @@ def now() -> str:
 
 
 async def last_change(berth: LivingBerth) -> str:
-    return str(json.loads(await berth("at", "0s", "show", "--json"))["number"])
+    return str(json.loads(await berth("audit", "at", "0s", "show", "--json"))["number"])
 
 
 async def test_a_deleted_instance_is_shown_on_its_host_of_then(berth: LivingBerth) -> None:
@@ -62,16 +62,18 @@ async def test_a_deleted_instance_is_shown_on_its_host_of_then(berth: LivingBert
     build, host = await berth.boot(*ONE)
     then, active = await last_change(berth), now()
     await berth("delete", build, "--wait")
-    assert build in await berth("at", then, "show", host)
-    shown = await berth("at", then, "show", build)
+    assert build in await berth("audit", "at", then, "show", host)
+    shown = await berth("audit", "at", then, "show", build)
     assert f"on {host}: " in shown and "INSTANCE of project" in shown
-    assert f"building on {host}" in await berth("at", then, "why", build)  # its claim is the last change
-    assert f"active on {host}" in await berth("at", active, "why", build)
+    assert f"building on {host}" in await berth(
+        "audit", "at", then, "why", build
+    )  # its claim is the last change
+    assert f"active on {host}" in await berth("audit", "at", active, "why", build)
     for time, words in ((empty, ("show", build)), ("0s", ("show", build)), (then, ("show", "nothing"))):
         with pytest.raises(OperationRefused, match="there was no host, provider or consumer"):
-            await berth("at", time, *words)
+            await berth("audit", "at", time, *words)
     fits = [
-        json.loads(await berth("at", time, "capacity", "VCPU:1", "--json"))["plan"]["mixes"]
+        json.loads(await berth("audit", "at", time, "capacity", "VCPU:1", "--json"))["plan"]["mixes"]
         for time in (empty, then)
     ]
     assert fits[0] - fits[1] == 1
@@ -90,7 +92,7 @@ async def test_a_time_without_a_state_is_refused(
     berth: LivingBerth, time: str, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        await berth("at", time, "show")
+        await berth("audit", "at", time, "show")
 
 
 async def test_decisions_are_replayed_on_the_hosts_of_their_time(berth: LivingBerth) -> None:
@@ -98,20 +100,20 @@ async def test_decisions_are_replayed_on_the_hosts_of_their_time(berth: LivingBe
     builds = [(await berth.boot(*ONE))[0] for _ in range(3)]
     for build in builds:
         await berth("delete", build, "--wait")
-    period = ("replay", "--from", begin, "--to", now())
+    period = ("policy", "replay", "--from", begin, "--to", now())
     shown = await berth(*period)
     assert "3 placed, 0 changed, 3 deleted" in shown and "3 (100.0 %) would get the same host" in shown
     lines = (await berth(*period, *NO_HOST, "--json", ends=1)).splitlines()
     decisions = {each["build"]: each for each in map(json.loads, lines)}
     assert [decisions[build]["verdict"] for build in builds] == ["nowhere"] * 3
     assert {each["by"] for each in decisions.values()} == {"hosts of then"}
-    with pytest.raises(BadSetting, match="`berth rules test`"):
+    with pytest.raises(BadSetting, match="`berth policy test`"):
         await berth(*period, "--with", "quota.default.instances=1")
     with pytest.raises(BadSetting, match="earlier"):
-        await berth("replay", "--from", "1h", "--to", "2h")
-    assert "the replay is not possible" in await berth("replay", "--from", "9d", ends=2)
+        await berth("policy", "replay", "--from", "1h", "--to", "2h")
+    assert "the replay is not possible" in await berth("policy", "replay", "--from", "9d", ends=2)
     with pytest.raises(OperationRefused, match="there is no build"):
-        await berth("at", "0s", "why", uid(1))
+        await berth("audit", "at", "0s", "why", uid(1))
 
 
 def loaded(number: int, parts: list[bytes]) -> PastCloud:
@@ -168,7 +170,9 @@ async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
             assert not cloud.differs_from(loaded(number, parts)), number
         began = monotonic()
         name = next(iter(cloud.roots))
-        shown = run_berth(("at", str(cloud.number), "show", name), tmp_path, environment_of(settings))
+        shown = run_berth(
+            ("audit", "at", str(cloud.number), "show", name), tmp_path, environment_of(settings)
+        )
         command = monotonic() - began
         assert shown.returncode == 0, shown.stderr
         decisions = (await recorded_decisions(berth.bus, settings, begin, "", 1000)).decisions

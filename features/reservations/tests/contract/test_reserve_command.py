@@ -1,4 +1,4 @@
-"""`berth reserve`: creates, lists, shows, extends and deletes reservations."""
+"""`berth project reservation`: creates, lists, shows, extends and deletes reservations."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ LATER = ("--hold-from", "+1h", "--begin", "+1h", "--end", "+3h")
 
 @pytest.fixture
 def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reserve:
-    return CommandLine("reserve", monkeypatch, capsys)
+    return CommandLine("project reservation", monkeypatch, capsys)
 
 
 async def created(run: Reserve, *options: str) -> str:
@@ -92,7 +92,7 @@ async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
 
 async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> None:
     id_ = await created(run, *LATER)
-    assert "ends: 2999-01-01 00:00" in await run("extend", "season", "--end", "2999-01-01")
+    assert "ends: 2999-01-01 00:00" in await run("set", "season", "--end", "2999-01-01")
     [row] = [json.loads(line) for line in (await run("list", "--json")).splitlines()]
     assert (row["id"], row["ends"]) == (id_, 32472144000.0)
 

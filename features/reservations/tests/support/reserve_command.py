@@ -1,4 +1,4 @@
-"""`berth reserve` over a placement with hosts."""
+"""`berth project reservation` over a placement with hosts."""
 
 from collections.abc import AsyncIterator
 

@@ -38,4 +38,4 @@ def test_a_reservation_with_all_that_it_should_hold_now_is_no_problem(
 def test_a_reservation_without_all_its_slots_is_a_problem() -> None:
     [problem] = found(2, begins=900.0)
     assert (problem.kind, problem.object, problem.since) == ("reservation-short", "black friday", 900.0)
-    assert "`berth reserve show 'black friday'`" in problem.do
+    assert "`berth project reservation show 'black friday'`" in problem.do

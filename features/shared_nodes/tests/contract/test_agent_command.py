@@ -1,4 +1,4 @@
-"""`berth agent`: list, disable, enable and rehome agents of bare-metal nodes."""
+"""`berth cell agent`: list, disable, enable and rehome agents of bare-metal nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,10 +30,10 @@ NODES = tuple(uid(number, "c") for number in range(10))
 
 
 class AgentCommand(CommandLine):
-    """Runs commands of `berth agent` in a cell where two agents share ten nodes."""
+    """Runs commands of `berth cell agent` in a cell where two agents share ten nodes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        super().__init__("agent", patch, capsys)
+        super().__init__("cell agent", patch, capsys)
 
     async def shares(self) -> dict[str, tuple[bool, int]]:
         found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""`berth share`: the weights of projects."""
+"""`berth project share`: the weights of projects."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def test_an_empty_project_name_is_refused(
 ) -> None:
     """A script with an unset variable must not change the weight of all projects."""
     async with a_served_placement(monkeypatch, "c1"):
-        run = CommandLine("share", monkeypatch, capsys)
+        run = CommandLine("project share", monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
 

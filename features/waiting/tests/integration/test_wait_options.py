@@ -15,9 +15,9 @@ MOVE = "00000000-0000-0000-0000-000000000001"
     "arguments",
     [
         "boot --wait 30m --priority 3",
-        "what-if --priority 3",
-        "drain host1 --wait 1m",
-        f"move {MOVE} --wait 1m",
+        "request what-if --priority 3",
+        "host drain host1 --wait 1m",
+        f"instance move {MOVE} --wait 1m",
     ],
 )
 def test_a_new_process_knows_the_options_of_features(arguments: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The output of `berth what-if`."""
+"""The output of `berth request what-if`."""
 
 import io
 from collections.abc import Callable

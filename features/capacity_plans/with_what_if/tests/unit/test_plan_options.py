@@ -1,4 +1,4 @@
-"""`berth what-if` with a capacity plan: the options that a plan considers, and those that it refuses."""
+"""`berth request what-if` with a capacity plan: options that a plan considers, and those that it refuses."""
 
 import pytest
 
@@ -40,7 +40,7 @@ OF_FEATURES = (
 def test_a_capacity_plan_refuses_options_that_it_does_not_consider(
     plan: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
-    ran = typed("what-if", *plan, *refused)
+    ran = typed("request", "what-if", *plan, *refused)
     assert isinstance(ran.exception, BadSetting)  # exit code 2
     assert str(ran.exception).startswith(f"{refused[0]}: a capacity plan")
 

@@ -1,4 +1,4 @@
-"""The failover headroom in the output of `berth what-if`."""
+"""The failover headroom in the output of `berth request what-if`."""
 
 from msgspec.structs import replace
 

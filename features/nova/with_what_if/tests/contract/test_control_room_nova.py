@@ -1,4 +1,4 @@
-"""The page about Nova in the control room, and `berth nova report`."""
+"""The page about Nova in the control room, and `berth openstack report`."""
 
 from collections.abc import AsyncIterator
 
@@ -61,7 +61,7 @@ async def nova(
     broker = LocalBroker()
     commands_connect_by(lambda: LocalTransport(broker), monkeypatch)
     async with serving(lambda: LocalTransport(broker), a_shadow_worker()):
-        yield CommandLine("nova", monkeypatch, capsys)
+        yield CommandLine("openstack", monkeypatch, capsys)
 
 
 async def test_the_command_prints_the_comparison(nova: CommandLine) -> None:

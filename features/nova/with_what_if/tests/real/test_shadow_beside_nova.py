@@ -248,7 +248,7 @@ async def killed_and_restarted(shadowed: ObservedRegion) -> int:
         await shadow.worker.wait_until_ready()
         servers = (await booting).servers
         known = await shadow.knows(servers)
-        report = await shadowed.berth.value("nova", "report", "--since", f"{time.time() - began:.0f}s")
+        report = await shadowed.berth.value("openstack", "report", "--since", f"{time.time() - began:.0f}s")
         assert report.get("missing", []) == [], "the queue has kept the notifications"
         print(f"killed in a round: {Counter(each.verdict for each in known)}")
     return len(servers) - len(known)
