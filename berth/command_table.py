@@ -32,8 +32,8 @@ EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it c
 
 
 def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its name without `berth`, such as `cell add`, and the groups that do something
-    without a command; with `groups` each group.
+    """Yield every command with its name, such as `cell create`, and the groups that do something without a
+    command; with `groups` each group.
     """
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:

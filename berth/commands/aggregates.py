@@ -42,9 +42,6 @@ aggregates = Commands(name="aggregate", no_args_is_help=True)
 commands.add_typer(aggregates)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="AGGREGATE")]
-HostNames = Annotated[
-    list[str], positional("Names of hosts or Ironic nodes, or their roots' uuids.", metavar="HOST...")
-]
 ZoneNamed = Annotated[str | None, described("Makes it this availability zone.", "--zone", metavar="NAME")]
 Properties = Annotated[
     list[str] | None,
@@ -126,47 +123,45 @@ async def create_command(cli: Cli, options: NewAggregate) -> None:
         return
 
 
+@dataclass(frozen=True)
+class AggregateChanges:
+    name: str | None = option(None, "Another name.", metavar="NAME")
+    zone: ZoneNamed = None
+    no_zone: bool = option(False, "It is no availability zone any more.")
+    properties: Properties = None
+    no_property: list[str] | None = option(None, "Without this property; may be repeated.", metavar="KEY")
+    add_host: list[str] | None = option(
+        None, "A host or Ironic node to put in, by name or uuid; may be repeated.", metavar="HOST"
+    )
+    remove_host: list[str] | None = option(
+        None, "A host or Ironic node to take out; may be repeated.", metavar="HOST"
+    )
+    force: Force = False
+
+
 @aggregates.command("set")
-async def set_command(
-    cli: Cli,
-    aggregate: Which,
-    name: str | None = option(None, "Another name.", metavar="NAME"),
-    zone: ZoneNamed = None,
-    properties: Properties = None,
-    force: Force = False,
-) -> None:
-    """Change an aggregate's name, zone or properties; everything that no option names stays as it was."""
-    if name is None and zone is None and not properties:
-        raise BadSetting("nothing to set: give --name, --zone or --property")
-    metadata = metadata_given(zone, properties)
-    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, name=name, set=metadata, force=force))
+async def set_command(cli: Cli, aggregate: Which, changes: AggregateChanges) -> None:
+    """Change an aggregate's name, zone, properties or hosts; everything that no option names stays as it was.
 
-
-@aggregates.command("unset")
-async def unset_command(
-    cli: Cli,
-    aggregate: Which,
-    zone: bool = option(False, "It is no availability zone any more."),
-    properties: list[str] | None = option(None, "May be repeated.", "--property", metavar="KEY"),
-    force: Force = False,
-) -> None:
-    """Remove an aggregate's zone or properties."""
-    keys = (*(properties or ()), *([ZONE] if zone else []))
-    if not keys:
-        raise BadSetting("nothing to unset: give --zone or --property")
-    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, unset=keys, force=force))
-
-
-@aggregates.command("add")
-async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
-    """Add hosts to an aggregate. Later reports of the hosts' agents do not remove them."""
-    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, add=tuple(hosts), force=force))
-
-
-@aggregates.command("remove")
-async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
-    """Remove hosts from an aggregate."""
-    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, remove=tuple(hosts), force=force))
+    Later reports of the agents do not take out hosts that an operator has put in. All changes are made, or
+    none. Example: `berth resource aggregate set east --add-host host-1 --add-host host-2`.
+    """
+    unset = (*(changes.no_property or ()), *([ZONE] if changes.no_zone else []))
+    given = metadata_given(changes.zone, changes.properties)
+    if both := given.keys() & {*unset}:
+        raise BadSetting(f"set and taken away: {', '.join(sorted(both))}")
+    edit = ChangeAggregate(
+        aggregate=UNSAID_ID,
+        name=changes.name,
+        set=given,
+        unset=unset,
+        add=tuple(changes.add_host or ()),
+        remove=tuple(changes.remove_host or ()),
+        force=changes.force,
+    )
+    if changes.name is None and not (edit.set or edit.unset or edit.add or edit.remove):
+        raise BadSetting("nothing to change: give --name, --zone, --property, --add-host or another option")
+    await change(cli, aggregate, edit)
 
 
 @aggregates.command("delete")
@@ -219,7 +214,7 @@ def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[s
     if zone is not None:
         if not zone:
             raise BadSetting(
-                "--zone takes a name; `berth resource aggregate unset AGGREGATE --zone` makes it no zone"
+                "--zone takes a name; `berth resource aggregate set AGGREGATE --no-zone` makes it no zone"
             )
         metadata[ZONE] = zone
     if "," in metadata.get(ZONE, ""):

@@ -36,7 +36,7 @@ class PermissionOptions:
     form: str = option(
         "text", "text, rabbitmqctl (lines for a shell) or json (definitions).", "--as", metavar="FORM"
     )
-    user: str = option("", "Of this RabbitMQ user (default: as `add` calls it).")
+    user: str = option("", "Of this RabbitMQ user (default: as `create` calls it).")
     ferry: str = option(
         "",
         "Of the ferry's user, if the cell has a separate RabbitMQ: at that broker (own) or at the"

@@ -1,16 +1,14 @@
-"""`berth instance ended`: lists ended builds from the cells' records, and publishes their ends again."""
+"""Reads ended builds from the cells' records, and publishes their ends again."""
 
+from collections.abc import Sequence
 from typing import get_args
 
 from msgspec import structs
 
-from berth.commands.instances import instances_table
 from berth.kit.builds import instance_pages, refused_builds
-from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
-from berth.kit.command_groups import Commands
-from berth.kit.listing import ListCli
-from berth.kit.options import option
+from berth.kit.cells import ask_cells, chosen_cells
 from berth.kit.publishing import checked
+from berth.kit.terminal import Cli
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus import topics
@@ -25,22 +23,12 @@ _ENDED: tuple[InstanceStatus, ...] = tuple(
     status for status in get_args(InstanceStatus) if status not in ("building", "swapping")
 )
 
-commands = Commands()
 
-
-@commands.command("ended")
-async def ends_command(
-    cli: ListCli,
-    since: str = option("10m", "Builds that ended or changed in this time, such as 90s, 30m or 2d."),
-    reply_to: str = option("", "Only builds requested with this reply address.", metavar="NAME"),
-    cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
-    publish: bool = option(False, "Let the cells publish the end of each listed build again."),
-) -> None:
-    """List builds that ended recently, from the records of their cells and of the schedulers.
-
-    A client can miss an end (`build.ended`, or `build.unplaceable` for a build without a host, status
-    "refused"), for example while a RabbitMQ node is cut off from the others. With `--publish` the listed
-    ends are published again; clients can then receive an end twice.
+async def ended_builds(
+    cli: Cli, since: str, reply_to: str, cells: Sequence[str], *, publish: bool
+) -> tuple[list[Instance | RefusedBuild], Sequence[str]]:
+    """Return builds that ended recently, from the records of their cells and of the schedulers, and the cells
+    that did not answer. With `publish`, let these publish the ends again.
     """
     seconds = seconds_since(since)
     if publish and seconds > cli.settings.keep.ended / 2:
@@ -57,17 +45,14 @@ async def ends_command(
                     await _repeat_ends(bus, name, page.instances)
             return True
 
-        _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cell or ()), ask)
+        _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cells), ask)
         found.sort(key=lambda instance: (getattr(instance, "cell", ""), instance.build))
-        if not cell:
+        if not cells:
             refused = await refused_builds(bus, FindRefused(since=start, reply_to=reply_to))
             if publish:
                 await _repeat_requests(bus, refused)
             found.extend(refused)
-    cli.rows(found, instances_table(found) if found else "none")
-    if publish and not cli.as_json:
-        cli.line(f"{len(found)} ends are published again")
-    require_all_answers(sorted(silent))
+    return found, sorted(silent)
 
 
 async def _repeat_ends(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:

@@ -23,7 +23,7 @@ from berth.features import commands_of, features
 _MODULES = {
     "demo": "load", "init": "init", "up": "run", "boot": "builds", "why": "why", "delete": "builds",
     "load": "load", "problems": "problems", "doctor": "audit", "top": "top", "run": "run",
-    "instance list": "instances", "instance ended": "ends",
+    "instance list": "instances",
     "host": "hosts",
     "cell": "cells", "cell create": "cell_making", "cell delete": "cell_ending",
     "cell permissions": "cell_permissions", "cell agent": "cell_ending", "cell agent check": "agents",
@@ -41,7 +41,6 @@ _MODULES = {
 }  # fmt: skip
 # Group → its description. A group without a module exists if it has a command, of the kernel or of a feature.
 _GROUPS = {
-    "top": "The hosts, cells and projects that need attention first.",
     "instance": "List instances and change them.",
     "host": "See what hosts have, and keep new instances away from them.",
     "cell": "See, disable, empty, create and delete cells, and their agents (docs/cells.md).",

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from msgspec import structs
 from rich.text import Text
 
+from berth.commands.ends import ended_builds
 from berth.kit.builds import instance_pages
 from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
 from berth.kit.command_groups import Commands
@@ -22,6 +23,7 @@ from bus.queries import PRESENT, FindInstances, Instance, InstanceStatus
 
 _COLUMNS = ("build", "name", "status", "host", "cell", "flavor", "project", "since")
 _WIDE = ("project", "since")
+_ENDED = "Ended builds"  # panel of the options for them
 
 
 commands = Commands()
@@ -41,6 +43,12 @@ class InstanceOptions:
     cell: list[str] | None = option(None, "Only in this cell; may be repeated.")
     limit: int = option(200, "So many of each cell, by their ids.", min=1)
     every: bool = option(False, "However many there are.", "--all")
+    ended: bool = option(False, "Builds that ended recently, also those without a host.", panel=_ENDED)
+    since: str = option(
+        "10m", "Builds that ended or changed in this time, such as 90s, 30m or 2d.", panel=_ENDED
+    )
+    reply_to: str = option("", "Only builds requested with this reply address.", metavar="NAME", panel=_ENDED)
+    publish: bool = option(False, "Let the cells publish the end of each listed build again.", panel=_ENDED)
 
 
 @commands.command("list")
@@ -48,7 +56,19 @@ async def instances_command(cli: ListCli, options: InstanceOptions) -> None:
     """List the instances of all cells, which are queried in parallel.
 
     If a cell does not answer, the command names it, lists the other cells' instances, and exits with 1.
+
+    With --ended: builds that ended recently, from the records of their cells and of the schedulers. A client
+    can miss an end (`build.ended`, or `build.unplaceable` for a build without a host, status "refused"), for
+    example while a RabbitMQ node is cut off from the others. With `--publish` the listed ends are published
+    again; clients can then receive an end twice.
     """
+    if options.ended:
+        if options.project or options.host or options.status or options.name:
+            raise BadSetting("--ended lists all ended builds: --cell and --reply-to select some of them")
+        await _list_ended(cli, options)
+        return
+    if options.publish or options.reply_to:
+        raise BadSetting("--publish and --reply-to are for --ended")
     known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
     for status in options.status or []:
         if status not in known:
@@ -68,6 +88,16 @@ async def instances_command(cli: ListCli, options: InstanceOptions) -> None:
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
     require_all_answers(sorted(silent))
+
+
+async def _list_ended(cli: ListCli, options: InstanceOptions) -> None:
+    ended, silent = await ended_builds(
+        cli, options.since, options.reply_to, options.cell or (), publish=options.publish
+    )
+    cli.rows(ended, instances_table(ended) if ended else "none")
+    if options.publish and not cli.as_json:
+        cli.line(f"{len(ended)} ends are published again")
+    require_all_answers(silent)
 
 
 async def _instances_of(

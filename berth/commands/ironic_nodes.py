@@ -105,30 +105,33 @@ async def _change(
     at.cli.tell(f"{node['name'] or node['uuid']}: {'; '.join(parts)}", **node)
 
 
-@commands.command("maintenance")
-async def maintenance(
-    node: Node,
-    switch: Annotated[str, positional(metavar="on|off")],
-    reason: str = option("", "Why."),
-    *,
-    at: AnyIronic,
-) -> None:
-    """Set or clear the maintenance mode of an Ironic node."""
-    if switch not in ("on", "off"):
-        raise BadSetting(f"maintenance is on or off, not {switch!r}")
-    await _change(at, node, lambda api: api.set_maintenance(node, switch == "on", reason))
-
-
 @commands.command("set")
 async def set_fields(
     node: Node,
-    values: Annotated[list[str], positional(_FIELD_VALUES, metavar="FIELD=VALUE...")],
+    values: Annotated[list[str] | None, positional(_FIELD_VALUES, metavar="FIELD=VALUE...")] = None,
+    maintenance: str = option("", "Set or clear its maintenance mode.", metavar="on|off"),
+    reason: str = option("", "Why it is in maintenance.", metavar="TEXT"),
     *,
     at: AnyIronic,
 ) -> None:
-    """Set fields of an Ironic node; a value that is no valid JSON is taken as text."""
-    operations = [{"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values)]
-    await _change(at, node, lambda api: api.patch_node(node, operations))
+    """Set fields or the maintenance mode of an Ironic node; a value that is no valid JSON is a text."""
+    if maintenance not in ("", "on", "off"):
+        raise BadSetting(f"--maintenance is on or off, not {maintenance!r}")
+    if reason and maintenance != "on":
+        raise BadSetting("--reason is for --maintenance on")
+    if not (values or maintenance):
+        raise BadSetting("nothing to set: give FIELD=VALUE or --maintenance")
+    operations = [
+        {"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values or ())
+    ]
+
+    async def set_all(api: "IronicApi") -> None:
+        if operations:
+            await api.patch_node(node, operations)
+        if maintenance:
+            await api.set_maintenance(node, maintenance == "on", reason)
+
+    await _change(at, node, set_all)
 
 
 async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = None) -> Json:

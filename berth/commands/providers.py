@@ -19,7 +19,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.names import FindNames, Named, NameKind
+from bus.names import FindNames, NameKind
 from bus.reports import SHARES
 from bus.requests import ResourceGroup
 from bus.resources import FindAllocations, FindProviders, FindUsages, OwnerEditRequested, OwnerGiven, Provider
@@ -59,6 +59,10 @@ async def list_providers(
 
     A provider is a host, or a part of one: a NUMA node, a device, a share. Its host is the root of its tree.
     """
+    if resource_class:
+        await _check_name(cli, "resource class", resource_class)
+    for each in trait or ():
+        await _check_name(cli, "trait", each)
     await show_providers(cli, trait or (), resource_class, cell, match)
 
 
@@ -101,13 +105,6 @@ async def list_classes(cli: ListCli) -> None:
     await show_names(cli, "resource class")
 
 
-@classes.command("show")
-async def show_class(cli: ListCli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> None:
-    """Show which providers have an inventory of a resource class, and how much of it is used."""
-    await _known(cli, "resource class", name)
-    await show_providers(cli, (), name)
-
-
 @traits.command("list")
 async def list_traits(
     cli: ListCli,
@@ -116,13 +113,6 @@ async def list_traits(
 ) -> None:
     """List the traits, OpenStack's standard traits first."""
     await show_names(cli, "trait", prefix, used)
-
-
-@traits.command("show")
-async def show_trait(cli: ListCli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> None:
-    """Show which providers have a trait."""
-    await _known(cli, "trait", name)
-    await show_providers(cli, (name,))
 
 
 @commands.command("usage")
@@ -210,14 +200,13 @@ async def show_names(cli: Cli, kind: NameKind, prefix: str = "", used: bool = Fa
     cli.rows(names, plain_table((kind,), ((named.name,) for named in names)))
 
 
-async def _known(cli: Cli, kind: NameKind, name: str) -> Named:
+async def _check_name(cli: Cli, kind: NameKind, name: str) -> None:
+    """Raise OperationRefused if there is no resource class or trait of this name."""
     async with cli.bus("names") as bus:
         found = (await bus.asker(topics.NAMES)(checked(FindNames(kind=kind, names=(name,))))).names
     if not found:
-        raise OperationRefused(
-            f"there is no {kind} {name}: `berth resource {kind.split()[-1]} list` lists them"
-        )
-    return found[0]
+        lists = f"`berth resource {kind.split()[-1]} list`"
+        raise OperationRefused(f"there is no {kind} {name}: {lists} lists them")
 
 
 def _amounts(held: Mapping[str, int]) -> str:

@@ -3,29 +3,53 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import Annotated
 
 from berth.commands.host_tables import CLASSES, host_facts, hosts_table, others_text, share, use_facts
 from berth.kit.builds import instance_pages
 from berth.kit.cells import ask_cells, chosen_cells, require_all_answers
 from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
-from berth.kit.options import option
+from berth.kit.options import option, positional
 from berth.operations.host_summaries import HostSummary, host_summaries, total
+from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.host_health import not_up
 from bus.queries import PRESENT, FindInstances
 from bus.resources import FindUsages
 
-commands = Commands(name="top", no_args_is_help=True)
+commands = Commands()
+
+_LISTS = ("hosts", "cells", "projects")
 
 
-@commands.command("hosts")
-async def top_hosts(
+@commands.command("top")
+async def top_command(
     cli: ListCli,
+    what: Annotated[str, positional("What to list.", metavar="|".join(_LISTS))] = "hosts",
     limit: int = option(10, "How many.", min=1),
-    cell: str = option("", "Only hosts of this cell."),
+    cell: str = option("", "Only hosts of this cell.", metavar="NAME"),
 ) -> None:
+    """List the hosts, cells or projects that need attention first, or use the most.
+
+    `hosts` lists hosts that are not up, by their number of instances, and then the fullest. `cells` lists
+    cells with the used share of each resource class, the fullest first. `projects` lists the projects with
+    the most instances, and what all consumers of each project hold.
+    """
+    if what not in _LISTS:
+        raise BadSetting(f"top {what!r}: it is one of {', '.join(_LISTS)}")
+    if cell and what != "hosts":
+        raise BadSetting(f"--cell is for `berth top hosts`, not for {what}")
+    if what == "hosts":
+        await top_hosts(cli, limit, cell)
+    elif what == "cells":
+        await top_cells(cli, limit)
+    else:
+        await top_projects(cli, limit)
+
+
+async def top_hosts(cli: ListCli, limit: int, cell: str) -> None:
     """List the worst hosts: first hosts that are not up, by their number of instances; then the fullest."""
     async with cli.bus("top") as bus:
         hosts = worst_first(await host_summaries(bus, cell))[:limit]
@@ -44,8 +68,7 @@ def worst_first(hosts: Sequence[HostSummary]) -> list[HostSummary]:
     return sorted(hosts, key=rank)
 
 
-@commands.command("cells")
-async def top_cells(cli: ListCli, limit: int = option(10, "How many.", min=1)) -> None:
+async def top_cells(cli: ListCli, limit: int) -> None:
     """List cells with the used share of each resource class, the fullest first."""
     async with cli.bus("top") as bus:
         hosts = await host_summaries(bus)
@@ -70,8 +93,7 @@ async def top_cells(cli: ListCli, limit: int = option(10, "How many.", min=1)) -
     cli.rows(facts, table if rows else "no cell has a host")
 
 
-@commands.command("projects")
-async def top_projects(cli: ListCli, limit: int = option(10, "How many.", min=1)) -> None:
+async def top_projects(cli: ListCli, limit: int) -> None:
     """List the projects with the most instances, and what all consumers of each project hold."""
     counts = Counter[str]()
     async with cli.bus("top") as bus:

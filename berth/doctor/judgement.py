@@ -172,7 +172,7 @@ def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         " for other queues with the binding."
     )
     do = (
-        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`). `berth instance ended"
+        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`). `berth instance list --ended"
         " --since TIME"
         " --publish` publishes lost ends of builds again."
     )

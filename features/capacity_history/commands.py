@@ -46,12 +46,20 @@ async def history(
     cli: Cli,
     options: HistoryOptions,
     rows: int = option(12, "At most so many rows of each class or flavor; --json prints all.", min=2),
+    forecast: bool = option(False, "When each class will be used up: date, earliest and latest date."),
 ) -> None:
     """Show the capacity of each resource class over time: used, free, stranded and waiting.
 
     Stranded amounts are free, but no requested flavor fits on their hosts, because another resource has run
     out, or the host is disabled. With --flavor: how many instances fitted, and how many waited.
+
+    With --forecast: when each class will be used up by its trend, or no instance of a flavor fits any more.
+    The amount that can be used is the capacity without stranded amounts. A date is given only if all slopes
+    in the trend's 90 % interval rise, and for at most three times the observed time.
     """
+    if forecast:
+        await _forecast(cli, options)
+        return
     for each in await _read(cli, options):
         if cli.as_json:
             for point in each.points:
@@ -70,14 +78,8 @@ async def history(
         )
 
 
-@commands.command("forecast")
-async def forecast(cli: Cli, options: HistoryOptions) -> None:
-    """Show when each resource class will be used up, by its trend: date, and earliest and latest date.
-
-    The amount that can be used is the capacity without stranded amounts. A date is given only if all slopes
-    in the trend's 90 % interval rise, and for at most three times the observed time. With --flavor: when no
-    instance of a flavor fits any more.
-    """
+async def _forecast(cli: Cli, options: HistoryOptions) -> None:
+    """Print when each resource class will be used up: date, and earliest and latest date."""
     found = await _read(cli, options)
     if cli.as_json:
         for each in found:

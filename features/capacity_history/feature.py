@@ -6,6 +6,6 @@ FEATURE = Feature(
     name="capacity_history",
     says="records used, free, stranded and waiting capacity over time, and forecasts when it is used up",
     adds=("messages", "scheduler", "pages", "with_waiting.scheduler"),
-    commands={"resource history": "commands", "resource forecast": "commands"},
+    commands={"resource history": "commands"},
     pages={"/capacity": PageEntry("Capacity", "Overview")},
 )

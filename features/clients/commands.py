@@ -68,7 +68,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
     """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
     With --role the client is an operator, who may also run the commands; with projects or cells the role is
-    limited to them. A new password is printed once, in the URL, or written to --url-file. A repeated `add`
+    limited to them. A new password is printed once, in the URL, or written to --url-file. A repeated `create`
     changes projects and role, and the password only with --rotate. Schedulers apply them immediately.
     """
     _need_service_mode(cli.settings)

@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.kit import Cli, Commands, option, positional
+from berth.kit import BadSetting, Cli, Commands, option, positional
 from bus.errors import OperationRefused
 from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
 
 commands = Commands(name="headroom", no_args_is_help=True)
+
+_NONE = "none"
 
 
 @commands.command("set")
 async def set_levels(
     cli: Cli,
     levels: Annotated[
-        list[str], positional("`host`, or a level of labels, such as `rack`.", metavar="LEVEL")
+        list[str],
+        positional(
+            "`host`, or a level of labels, such as `rack`; `none`: keep no headroom.", metavar="LEVEL"
+        ),
     ],
     replace: bool = option(False, "Also if levels that are covered now are not covered any more."),
 ) -> None:
@@ -22,9 +27,17 @@ async def set_levels(
 
     Placement reserves slots for the instances of each host, outside of that host, and adjusts them within
     seconds after each change. Evacuations draw from these slots. A rack is the hosts with one label of the
-    level `rack`: `berth host label host-1 host-2 rack=r1`.
+    level `rack`: `berth host label host-1 host-2 rack=r1`. `none` releases all slots, and reserves no more.
     """
+    if _NONE in levels and levels != [_NONE]:
+        raise BadSetting(f"{_NONE} stands alone: it is no level")
     async with cli.bus("headroom") as bus:
+        if levels == [_NONE]:
+            removed = await unset_headroom(bus)
+            cli.tell(
+                "no headroom is kept from now on" if removed else "no headroom was kept", removed=removed
+            )
+            return
         try:
             made = await set_headroom(bus, levels, replace)
         except HeadroomWouldShrink as refused:
@@ -54,14 +67,6 @@ async def show(cli: Cli) -> int:
         cli.value(headroom, f"headroom for any one {levels}: {state}; {figures}")
         _reasons(cli, headroom.lacking)
     return 0 if all(headroom.kept for headroom in found) else 1
-
-
-@commands.command("unset")
-async def unset(cli: Cli) -> None:
-    """Release all slots of the headroom, and reserve no slots from now on."""
-    async with cli.bus("headroom") as bus:
-        removed = await unset_headroom(bus)
-    cli.tell("no headroom is kept from now on" if removed else "no headroom was kept", removed=removed)
 
 
 def _reasons(cli: Cli, lacking: Sequence[str]) -> None:

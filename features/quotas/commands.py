@@ -24,6 +24,7 @@ from features.quotas.messages import (
 commands = Commands(name="quota", no_args_is_help=True)
 
 _PROJECT = "The project's id; `default`: the limits of all projects without limits of their own."
+_TO_DEFAULT = f"={NAME_OF_DEFAULT}"  # deletes a limit
 Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
 
 
@@ -43,34 +44,37 @@ async def set_command(
     usage stops no instance: only requests that would use more are refused. Moves of the same size are never
     refused. Examples: `berth project quota set default instances=10 VCPU=40`, `berth project quota set p1
     CUSTOM_BAREMETAL_GOLD=2`.
+
+    `VCPU=default` deletes a limit, so that the default applies to the project again; `berth project quota set
+    p1 default` deletes all limits of a project.
     """
     limits = limits or []
     if default:
         project, limits = NAME_OF_DEFAULT, [*([project] if project != NAME_OF_DEFAULT else []), *limits]
-    of, parsed = project_to_edit(project), parsed_limits(limits)
-    if not parsed:
+    of, every = project_to_edit(project), NAME_OF_DEFAULT in limits
+    if every and len(limits) > 1:
+        raise BadSetting(f"{NAME_OF_DEFAULT} stands alone: it deletes all limits of the project")
+    deleted = [limit.removesuffix(_TO_DEFAULT) for limit in limits if limit.endswith(_TO_DEFAULT)]
+    parsed = {} if every else parsed_limits([each for each in limits if not each.endswith(_TO_DEFAULT)])
+    if not (parsed or deleted or every):
         raise BadSetting("name a limit, such as VCPU=40")
     async with cli.bus("quota") as bus:
-        edited = await set_quota(bus, of, parsed)
+        if deleted or every:
+            edited = await unset_quota(bus, of, deleted)
+        if parsed:
+            edited = await set_quota(bus, of, parsed)
+    if not parsed:
+        cli.value(edited, f"{project}: limits deleted: {', '.join(deleted or ['all'])}")
+        return
     over = [share.resource for share in shares_of(edited) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
-    texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
+    texts = ", ".join(
+        (
+            *(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items())),
+            *(f"{each} default" for each in deleted),
+        )
+    )
     cli.value(edited, f"{project}: {texts}{note}")
-
-
-@commands.command("unset")
-async def unset_command(
-    cli: Cli,
-    project: Project,
-    resources: Annotated[
-        list[str] | None, positional("Which limits; none: all.", metavar="[RESOURCE]...")
-    ] = None,
-) -> None:
-    """Delete limits of a project, so that the default applies to it again."""
-    of = project_to_edit(project)
-    async with cli.bus("quota") as bus:
-        edited = await unset_quota(bus, of, resources or ())
-    cli.value(edited, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
 
 
 @commands.command("list")

@@ -11,6 +11,8 @@ from features.waiting.messages import DEFAULT, EDIT_WEIGHT, NAME_OF_DEFAULT, Wei
 
 commands = Commands(name="share", no_args_is_help=True)
 
+_HIGHEST_WEIGHT = 10**6
+
 
 class FairShare(Value, frozen=True, kw_only=True):
     """A project's weight, its requests in the backlog, and its fraction of the resources served recently."""
@@ -30,26 +32,23 @@ async def set_command(
     cli: Cli,
     project: Project,
     weight: Annotated[
-        int, positional("The weight; without one it is 1.", metavar="WEIGHT", min=1, max=10**6)
+        str, positional("A number; `default`: the weight of all other projects.", metavar="WEIGHT")
     ],
 ) -> None:
     """Set the weight of a project: with weight 3 it is served three times as much as one with weight 1.
 
     The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
     """
-    of = _project_to_edit(project)
+    of, number = _project_to_edit(project), None if weight == NAME_OF_DEFAULT else _weight(weight)
     async with cli.bus("share") as bus:
-        edited = await set_weight(bus, of, weight)
-    cli.value(edited, f"{project}: weight {weight}")
+        edited = await set_weight(bus, of, number)
+    cli.value(edited, f"{project}: weight {weight if number else 'deleted'}")
 
 
-@commands.command("unset")
-async def unset_command(cli: Cli, project: Project) -> None:
-    """Delete the weight of a project, so that the default applies to it again."""
-    of = _project_to_edit(project)
-    async with cli.bus("share") as bus:
-        edited = await set_weight(bus, of, None)
-    cli.value(edited, f"{project}: weight deleted")
+def _weight(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _HIGHEST_WEIGHT:
+        raise BadSetting(f"weight {text}: a number from 1 to {_HIGHEST_WEIGHT:,}, or `{NAME_OF_DEFAULT}`")
+    return int(text)
 
 
 @commands.command("list")

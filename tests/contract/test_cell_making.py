@@ -1,4 +1,4 @@
-"""`berth cell create` and `remove` can be repeated: user, password and cell stay the same."""
+"""`berth cell create` and `delete` can be repeated: user, password and cell stay the same."""
 
 import io
 from collections.abc import AsyncIterator

@@ -214,6 +214,12 @@ async def test_the_worst_hosts_are_first_those_that_are_not_up_and_then_the_full
         [cell] = await top.json("cells")
         assert (cell["hosts"], cell["states"]) == (3, {"up": 1, "down": 1, "disabled": 1})
         assert cell["used"]["VCPU"]["capacity"] == 3 * worst[2]["used"]["VCPU"]["capacity"]
+        for words, why in (
+            (("nodes",), "top 'nodes': it is one of hosts, cells, projects"),
+            (("cells", "--cell", "c1"), "--cell is for `berth top hosts`"),
+        ):
+            with pytest.raises(BadSetting, match=why):
+                await top(*words)
 
 
 async def test_forced_down_is_set_and_removed_independently_of_disabled(
@@ -286,11 +292,16 @@ async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placeme
         "create", "east", "--zone", "e", "--property", "ssd=true", "--host", "host-1", "--uuid", EAST
     )
     assert reply == f"east: made, 1 host put in\n  uuid {EAST}\n"
-    assert await berth("add", "east", "host-2", host(3)) == "east: changed, 2 hosts put in\n"
-    assert await berth("add", EAST, "host-2") == "east: is so already\n"
-    assert await berth("remove", "east", "host-1", "host-3") == "east: changed, 2 hosts taken out\n"
+    assert (
+        await berth("set", "east", "--add-host", "host-2", "--add-host", host(3))
+        == "east: changed, 2 hosts put in\n"
+    )
+    assert await berth("set", EAST, "--add-host", "host-2") == "east: is so already\n"
+    assert await berth("set", "east", "--remove-host", "host-1", "--remove-host", "host-3") == (
+        "east: changed, 2 hosts taken out\n"
+    )
     assert await berth("set", "east", "--name", "orient", "--property", "a=b=c") == "orient: changed\n"
-    assert await berth("unset", "orient", "--property", "ssd") == "orient: changed\n"
+    assert await berth("set", "orient", "--no-property", "ssd") == "orient: changed\n"
     listed = (await berth("list")).splitlines()
     assert [line.split() for line in listed] == [
         ["name", "zone", "hosts", "properties", "uuid"],
@@ -303,7 +314,7 @@ async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placeme
         "1 host:",
         f"  host-2  {host(2)}",
     ]
-    assert await berth("unset", "orient", "--zone") == "orient: changed\n"
+    assert await berth("set", "orient", "--no-zone") == "orient: changed\n"
     assert await berth("delete", "orient", "--force") == "orient: deleted, 1 host taken out\n"
     assert await berth("list") == "no aggregate\n"
 
@@ -332,7 +343,7 @@ async def test_aggregates_reported_by_the_owner_are_shown_as_such(
         "1 host:",
         f"  host-1  {host(1)}  (as its owner reports)",
     ]
-    assert "its owner reports it in this aggregate" in await berth("remove", EAST, "host-1")
+    assert "its owner reports it in this aggregate" in await berth("set", EAST, "--remove-host", "host-1")
 
 
 # `east` is a zone with host-1
@@ -343,14 +354,14 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("create", EAST), BadSetting, "edit.name"),
     (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is not the uuid of an aggregate"),
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
-    (("set", "east"), BadSetting, "nothing to set"),
+    (("set", "east"), BadSetting, "nothing to change"),
+    (("set", "east", "--zone", "e", "--no-zone"), BadSetting, "set and taken away: availability_zone"),
     (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone; its name contains no comma"),
     (
         ("set", "east", "--zone", ""),
         BadSetting,
-        "`berth resource aggregate unset AGGREGATE --zone` makes it no zone",
+        "`berth resource aggregate set AGGREGATE --no-zone` makes it no zone",
     ),
-    (("unset", "east"), BadSetting, "nothing to unset"),
 ]
 
 

@@ -11,7 +11,6 @@ from sqlalchemy import text
 
 from berth import composition
 from berth.commands.builds import delete
-from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.features import packages
 from berth.kit import builds, listing
@@ -160,7 +159,7 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     async with serving(lambda: LocalTransport(broker), worker, scheduler), Bus(LocalTransport(broker)) as bus:
         ends = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
         requests = await bus.listen(topics.BUILD_REQUESTED.at())
-        await plainly(ends_command(cli, "10m", reply_to, None, publish=True))
+        await plainly(instances_command(cli, InstanceOptions(ended=True, reply_to=reply_to, publish=True)))
         ended = [(await ends.get()).build for _ in expected]
         assert sorted(ended) == [uid(n, "b") for n in expected]
         if expected:

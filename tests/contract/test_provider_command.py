@@ -130,8 +130,8 @@ async def berth(
         (("resource", "provider", "list", "--cell", "c2"), set()),
         (("resource", "provider", "list", "--class", "VCPU"), {"host-1"}),
         (("resource", "provider", "list", "--class", "VCPU", "--trait", "HW_NUMA_ROOT"), set()),
-        (("resource", "trait", "show", "HW_NUMA_ROOT"), {"numa0"}),
-        (("resource", "class", "show", "PCPU"), {"numa0"}),
+        (("resource", "provider", "list", "--trait", "HW_NUMA_ROOT"), {"numa0"}),
+        (("resource", "provider", "list", "--class", "PCPU"), {"numa0"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -176,11 +176,11 @@ async def test_the_usage_of_a_project_is_shown_by_type(berth: Berth) -> None:
     [
         (("resource", "provider", "show", "nowhere"), "there is no provider nowhere"),
         (
-            ("resource", "trait", "show", "HW_NOTHING"),
+            ("resource", "provider", "list", "--trait", "HW_NOTHING"),
             "there is no trait HW_NOTHING: `berth resource trait list`",
         ),
         (
-            ("resource", "class", "show", "CUSTOM_NO"),
+            ("resource", "provider", "list", "--class", "CUSTOM_NO"),
             "there is no resource class CUSTOM_NO: `berth resource class list`",
         ),
     ],

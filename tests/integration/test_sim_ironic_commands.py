@@ -68,8 +68,8 @@ def test_the_node_list_has_one_line_per_node(person: Person) -> None:
 
 
 def test_maintenance_and_fields_of_a_node_are_changed(person: Person) -> None:
-    assert "in maintenance" in person.types("maintenance", "metal00002", "on", "--reason", "a disk")
-    assert "in maintenance" not in person.types("maintenance", "metal00002", "off")
+    assert "in maintenance" in person.types("set", "metal00002", "--maintenance", "on", "--reason", "a disk")
+    assert "in maintenance" not in person.types("set", "metal00002", "--maintenance", "off")
     person.types(
         "set", "metal00002", "resource_class=gold", "properties/rack=R2", "extra/tries=3", "owner=null"
     )
@@ -98,6 +98,6 @@ def test_an_unreachable_ironic_is_reported() -> None:
     with listen("127.0.0.1:0") as closed:
         nowhere = Person(f"http://127.0.0.1:{closed.getsockname()[1]}")
     with pytest.raises(Unavailable, match="failed"):
-        nowhere.types("maintenance", "metal00001", "on")
+        nowhere.types("set", "metal00001", "--maintenance", "on")
     with pytest.raises(BadSetting, match="--url takes a URL"):
         Person("nonsense").types("list")

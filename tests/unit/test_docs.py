@@ -304,7 +304,7 @@ def test_every_command_and_option_has_help() -> None:
     for name, command in COMMANDS.items():
         assert command.help, name
         silent = [param.name for param in command.params if not getattr(param, "help", None)]
-        assert silent == (["switch"] if name == "ironic node maintenance" else []), name
+        assert silent == [], name
 
 
 def test_the_help_of_run_names_every_worker() -> None:

@@ -176,7 +176,7 @@ def test_durable_classic_queues_of_clients_are_reported_with_their_nodes_and_the
         " for such a queue without an error. RabbitMQ 4 refuses them, also for other queues with the binding."
     )
     assert "`x-queue-type: quorum`" in found.do
-    assert "`berth instance ended --since TIME --publish`" in found.do
+    assert "`berth instance list --ended --since TIME --publish`" in found.do
 
 
 async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(

@@ -1,4 +1,4 @@
-"""`berth access client create`, `permit` and `remove` can be repeated: user, password and projects stay the
+"""`berth access client create`, `permit` and `delete` can be repeated: user, password and projects stay the
 same.
 """
 

@@ -31,7 +31,7 @@ async def test_headroom_is_set_shown_and_unset(placement: Placement, run: Run) -
     await placement.of(HeadroomController).adjust()
     assert "any one host: kept; 1 slots for 1 instances in 2 domains" in await run("show")
     assert "already" in await run("set", "host")
-    assert "no headroom is kept" in await run("unset")
+    assert "no headroom is kept" in await run("set", "none")
     assert list(await allocations(placement.database)) == [uid(2)]
     with pytest.raises(OperationRefused, match="no headroom is kept"):
         await run("show")

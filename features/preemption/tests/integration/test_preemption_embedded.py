@@ -43,7 +43,7 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     await berth("project", "quota", "set", "default", "instances=4")
     over = await berth("request", "what-if", *HALF, "--priority", "7", "--preempt", ends=1)
     assert "instances limited to 4, 4 used, 1 more asked" in over
-    await berth("project", "quota", "unset", "default")
+    await berth("project", "quota", "set", "default", "default")
 
     before = time.time()
     high = await boot(berth, *HALF, priority=7)

@@ -37,7 +37,7 @@ async def test_used_limit_and_waiting_requests_are_shown(
         ]
 
 
-@pytest.mark.parametrize("words", [("set", "", "VCPU=3"), ("unset", "")])
+@pytest.mark.parametrize("words", [("set", "", "VCPU=3"), ("set", "", "default")])
 async def test_an_empty_project_name_is_refused(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +60,22 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
         assert (await quota(placement, DEFAULT)).limits == {"VCPU": 4, "instances": 2}
         with pytest.raises(BadSetting, match="name a limit"):
             await plainly(run("set", "p1"))
+
+
+async def test_limits_are_deleted_by_the_word_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        run = CommandLine("project quota", monkeypatch, capsys)
+        await run("set", "p1", "VCPU=4", "instances=2", "MEMORY_MB=1024")
+        assert await run("set", "p1", "VCPU=5", "instances=default") == "p1: VCPU 5, instances default\n"
+        assert (await quota(placement, "p1")).limits == {"VCPU": 5, "MEMORY_MB": 1024}
+        assert await run("set", "p1", "VCPU=default") == "p1: limits deleted: VCPU\n"
+        assert (await quota(placement, "p1")).limits == {"MEMORY_MB": 1024}
+        assert await run("set", "p1", "default") == "p1: limits deleted: all\n"
+        assert (await quota(placement, "p1")).limits == {}
+        with pytest.raises(BadSetting, match="default stands alone"):
+            await plainly(run("set", "p1", "default", "VCPU=3"))
 
 
 async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import waiting_world
 
 
-@pytest.mark.parametrize("words", [("set", "", "3"), ("unset", "")])
+@pytest.mark.parametrize("words", [("set", "", "3"), ("set", "", "default")])
 async def test_an_empty_project_name_is_refused(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
