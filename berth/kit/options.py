@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar, get_type_hints
 
+import click
 import typer
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 T = TypeVar("T")
 
@@ -108,6 +109,7 @@ def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.
     default value and with the description to use if `about` is None.
     """
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
+    _complete_names(name, about or next(iter(getattr(type_, "__metadata__", ())), None))
     plain = _plain(default)
     if plain == ():
         type_, plain = list[str] | None, None
@@ -116,6 +118,28 @@ def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.
             about.default = f"--{name.replace('_', '-')}"  # typer expects an option's first name here
         type_ = Annotated[type_, about]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain, annotation=type_)
+
+
+def _complete_names(name: str, about: Any) -> None:
+    """Add shell completion to the description of a parameter that takes names of hosts or of cells."""
+    if not isinstance(about, ParameterInfo) or about.autocompletion is not None:
+        return
+    metavar = str(about.metavar or "")
+    if name == "cell" or "--cell" in (about.param_decls or ()) or metavar == "CELL":
+        about.autocompletion = _names_of("cell")
+    elif name in {"host", "hosts", "ignore_host"} or metavar in {"HOST", "HOST..."}:
+        about.autocompletion = _names_of("host")
+
+
+def _names_of(kind: str) -> Callable[[click.Context, str], list[str]]:
+    """Return a function for shell completion, which loads the bus only when a shell requests names."""
+
+    def completed(ctx: click.Context, incomplete: str) -> list[str]:
+        from berth.kit import completion
+
+        return completion.names(kind, ctx, incomplete)
+
+    return completed
 
 
 def _plain(default: Any) -> Any:
