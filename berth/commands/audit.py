@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from rich.console import Console
 
-from berth.commands.settings_options import Cells, Database
+from berth.commands.settings_options import Cells, Database, Processes, state_directories
 from berth.doctor.judgement import exit_code, judged
 from berth.kit.command_groups import Commands, Json, StateDir
 from berth.kit.findings import Finding
@@ -167,6 +167,8 @@ async def doctor_command(
         " (default: where it usually is).",
         metavar="URL",
     ),
+    upgrade: bool = option(False, "Check whether this version can replace the running one."),
+    processes: Processes = None,
     cells: Cells = None,
     state_dir: StateDir = None,
 ) -> int:
@@ -174,9 +176,18 @@ async def doctor_command(
 
     The check changes nothing and takes seconds. Exit code 0 without problems, 1 if something needs attention,
     2 if a problem is critical or something is broken.
+
+    With --upgrade: check settings, services, databases and their pending migrations, and versions of
+    processes. Run it with the new version before the upgrade. Exit code 0: the upgrade can begin; 1:
+    something needs attention before; 2: the upgrade would fail.
     """
-    settings = effective(cells=cells, state_dir=state_dir).settings
-    return await examine(Cli(settings, as_json, say), management)
+    found = effective(cells=cells, state_dir=state_dir)
+    cli = Cli(found.settings, as_json, say)
+    if not upgrade:
+        return await examine(cli, management)
+    from berth.support.upgrade import upgrade_findings  # imports all clients of services
+
+    return report_findings(cli, await upgrade_findings(found, state_directories(found, processes)))
 
 
 async def examine(cli: Cli, management: str = "") -> int:

@@ -33,7 +33,7 @@ _MODULES = {
     "access list": "credentials", "access token": "tokens",
     "policy list": "rules",
     "audit check": "audit", "audit heal": "audit", "audit log": "audit_log",
-    "system migrate": "run", "system upgrade": "support", "system bundle": "support", "system dead": "dead",
+    "system migrate": "run", "system bundle": "support", "system dead": "dead",
     "system completion": "descriptions", "system man": "init",
     "ironic": "ironic", "ironic publish": "nodes",
     "openstack import": "importing", "openstack import aggregates": "aggregates",

@@ -1,7 +1,10 @@
 """Options of several commands that are settings as well."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+from berth.configuration import Effective
 from berth.kit.options import described
 from berth.settings import KINDS, PREFIX
 
@@ -61,3 +64,14 @@ def settings_given(options: Any) -> dict[str, Any]:
     """Return the values of options that are also settings, by setting name; None for an option not given."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     return {name: value for name, value in given.items() if name in KINDS}
+
+
+Processes = Annotated[
+    list[str] | None,
+    described("State directory of further processes on this machine; may be repeated.", metavar="DIR"),
+]
+
+
+def state_directories(found: Effective, processes: Sequence[str] | None) -> list[Path]:
+    """Return the state directory of the settings, and those of further processes on this machine."""
+    return [Path(each) for each in (found.settings.database.state_dir, *(processes or ()))]

@@ -1,30 +1,21 @@
-"""`berth system bundle` writes a support bundle, `berth system upgrade` checks an upgrade in advance."""
+"""`berth system bundle` writes a support bundle."""
 
 import os
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
-from berth.commands.audit import report_findings
-from berth.commands.settings_options import Cells
-from berth.configuration import Effective
+from berth.commands.settings_options import Cells, Processes, state_directories
 from berth.kit.command_groups import Commands, Json, StateDir
-from berth.kit.options import described, option
+from berth.kit.options import option
 from berth.kit.running import effective
 from berth.kit.terminal import Cli, complain, say
 from bus.clock import Clock
 from bus.masking import printable
 
 commands = Commands()
-
-Processes = Annotated[
-    list[str] | None,
-    described("State directory of further processes on this machine; may be repeated.", metavar="DIR"),
-]
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ async def debug_command(
     bundle = await collect(
         found,
         seconds=options.seconds,
-        directories=_directories(found, processes),
+        directories=state_directories(found, processes),
         management=options.management,
     )
     if options.output == "-":
@@ -70,27 +61,6 @@ async def debug_command(
     facts = {"file": str(path), "files": sorted(bundle.files), "missing": bundle.missing}
     lines = [f"{path}: {len(bundle.files)} files", *(f"missing: {printable(why)}" for why in bundle.missing)]
     cli.tell("\n".join(lines), **facts)
-
-
-@commands.command("upgrade")
-async def check_command(
-    processes: Processes = None, as_json: Json = False, cells: Cells = None, state_dir: StateDir = None
-) -> int:
-    """Check whether this version of berth can replace the running one: settings, services, databases and
-    their pending migrations, and versions of processes. Run it with the new version before the upgrade.
-
-    Nothing is changed. Exit code 0: the upgrade can begin; 1: something needs attention before; 2: the
-    upgrade would fail.
-    """
-    from berth.support.upgrade import upgrade_findings  # imports all clients of services
-
-    found = effective(cells=cells, state_dir=state_dir)
-    findings = await upgrade_findings(found, _directories(found, processes))
-    return report_findings(Cli(found.settings, as_json, say), findings)
-
-
-def _directories(found: Effective, processes: Sequence[str] | None) -> list[Path]:
-    return [Path(each) for each in (found.settings.database.state_dir, *(processes or ()))]
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`berth system bundle` and `berth system upgrade` on a running berth, and without broker, database or
+"""`berth system bundle` and `berth doctor --upgrade` on a running berth, and without broker, database or
 process.
 """
 
@@ -45,8 +45,8 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
         debug = CommandLine("system bundle", monkeypatch, capsys)
         with watched(WatchLimits(), "up", tmp_path):
             [made] = await debug.json("--output", str(path), "--seconds", "0.1")
-            check = CommandLine("system upgrade", monkeypatch, capsys)
-            checked = await check(ends=1)  # because of the dead letter
+            check = CommandLine("doctor", monkeypatch, capsys)
+            checked = await check("--upgrade", ends=1)  # because of the dead letter
     files = unpacked(path)
     assert made == {"file": str(path), "files": sorted(files), "missing": []}
     [folder] = {name.rpartition("/")[0] for name in files if name.startswith("processes/")}
