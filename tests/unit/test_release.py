@@ -10,8 +10,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
-from jsonschema import Draft7Validator
 
 from tests.support.snippets import ROOT
 
@@ -109,27 +107,3 @@ def test_berth_from_the_sdist_and_the_wheel_works_in_an_empty_environment(tmp_pa
     )
     assert "audit: clean" in made.stdout
     assert re.fullmatch(r".*/berth-.*-py3-none-any\.whl", made.stdout.splitlines()[-1])
-
-
-def objects(text: str) -> dict[tuple[str, str], object]:
-    found = [document for document in yaml.safe_load_all(text) if document]
-    return {(document["kind"], document["metadata"]["name"]): document for document in found}
-
-
-def test_the_values_of_the_chart_are_described() -> None:
-    chart = ROOT / "deploy/helm/berth"
-    schema = yaml.safe_load((chart / "values.schema.json").read_text(encoding="utf-8"))
-    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
-    Draft7Validator(schema).validate(values)
-    assert schema["properties"].keys() == {*values, "global"}
-
-
-@pytest.mark.skipif(shutil.which("helm") is None, reason="there is no helm here")
-def test_the_chart_makes_the_objects_of_the_manifests() -> None:
-    chart = ROOT / "deploy/helm/berth"
-    subprocess.run(["helm", "lint", "--strict", chart], check=True)
-    rendered = subprocess.run(
-        ["helm", "template", "berth", chart], check=True, capture_output=True, text=True
-    )
-    manifests = (path.read_text(encoding="utf-8") for path in (ROOT / "deploy/kubernetes").glob("*.yml"))
-    assert objects(rendered.stdout) == objects("\n---\n".join(manifests))
