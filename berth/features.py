@@ -79,6 +79,8 @@ def _check_modules(listed: Sequence[Feature]) -> None:
             join, name = _in_join(path)
             if join and join not in _joins_in(folder):
                 continue
+            if path.startswith("bench.") and not (folder / "bench").is_dir():
+                continue  # packages have no benchmarks
             where = f"features/{feature.name}/feature.py: adds {path}"
             if name not in known:
                 near = get_close_matches(name, known, n=1)
