@@ -4,6 +4,7 @@ import re
 import runpy
 import shutil
 import subprocess
+import tarfile
 import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from berth.layouts import COMPLETIONS
 from tests.support.snippets import ROOT
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts/release"))
 missing: Callable[[Path], list[str]] = SCRIPT["missing"]
+version_of: Callable[[Path], str] = SCRIPT["version_of"]
 notes_of: Callable[[Path, str], str] = SCRIPT["notes_of"]
 CHANGELOG = (
     "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-31\n\n- A change.\n\n## [1.1.0] - 2025-12-01\n"
@@ -107,3 +110,19 @@ def test_berth_from_the_sdist_and_the_wheel_works_in_an_empty_environment(tmp_pa
     )
     assert "audit: clean" in made.stdout
     assert re.fullmatch(r".*/berth-.*-py3-none-any\.whl", made.stdout.splitlines()[-1])
+    version = version_of(ROOT)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"berth-{version}-py3-none-any.whl",
+        f"berth-{version}.tar.gz",
+        f"berth-{version}.cdx.json",
+        f"berth-chart-{version}.tgz",
+        f"berth-pages-{version}.tar.gz",
+    }
+    with tarfile.open(tmp_path / f"berth-pages-{version}.tar.gz") as pages:
+        assert {"share/man/man1/berth.1", *(f"share/{path}" for path in COMPLETIONS.values())} <= {
+            *pages.getnames()
+        }
+    with tarfile.open(tmp_path / f"berth-chart-{version}.tgz") as chart:
+        assert {"berth/Chart.yaml", "berth/values.schema.json", "berth/templates/workers.yaml"} <= {
+            *chart.getnames()
+        }
