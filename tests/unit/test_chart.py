@@ -198,7 +198,7 @@ def test_the_manifests_are_the_chart_with_its_default_values() -> None:
     def by_name(found: list[Any]) -> dict[tuple[str, str], Any]:
         return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
-    files = (ROOT / "deploy/kubernetes").glob("*.yml")
+    files = (ROOT / "berth/service_files/kubernetes").glob("*.yml")
     manifests = [one for path in files for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
     assert problems(manifests) == []
     assert by_name(manifests) == by_name(objects(DEFAULTS))
