@@ -19,8 +19,8 @@ from berth.reference_tables import toml_value
 from berth.setting_tables import settings_there_are
 
 LAYOUTS = ("up", "systemd", "kubernetes")
-FIRST_METRICS_PORT = 9100  # deploy/prometheus/prometheus.yml reads this port and the next ports
-_INSTALLED = "/opt/berth/bin/berth"  # the program in deploy/systemd
+FIRST_METRICS_PORT = 9100  # berth/service_files/prometheus/prometheus.yml reads this port and the next ports
+_INSTALLED = "/opt/berth/bin/berth"  # the program in berth/service_files/systemd
 _WIDTH = 110
 
 _HEAD = f"""\
@@ -113,6 +113,6 @@ def _kubernetes(cells: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _deployed(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each file in a folder of deploy/, sorted by name."""
-    for file in sorted((files("deploy") / folder).iterdir(), key=lambda file: file.name):
+    """Yield the name and the text of each file in a folder of berth/service_files, sorted by name."""
+    for file in sorted((files("berth") / "service_files" / folder).iterdir(), key=lambda file: file.name):
         yield file.name, file.read_text(encoding="utf-8")

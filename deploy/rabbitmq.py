@@ -228,7 +228,7 @@ class RabbitMQ(Server):
             "log.console.level = info",
         ]
         if self._member is not None:
-            # as in deploy/services/rabbitmq.conf
+            # as in berth/service_files/services/rabbitmq.conf
             lines += ["cluster_partition_handling = pause_minority", "net_ticktime = 15"]
             if self._member.joins:
                 backend = "cluster_formation.peer_discovery_backend"

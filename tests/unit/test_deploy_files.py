@@ -1,4 +1,4 @@
-"""The files in deploy/ start existing workers with existing settings."""
+"""The files in deploy/ and berth/service_files start existing workers with existing settings."""
 
 import json
 import os
@@ -18,13 +18,14 @@ from berth.settings import KINDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SERVICE_FILES = ROOT / "berth/service_files"
+UNITS = sorted((SERVICE_FILES / "systemd").glob("*.service"))
 RUN = dict(command_table.commands(app))["run"]
 OPTIONS = {option for parameter in RUN.params for option in parameter.opts}
 
 
 def documents() -> Iterator[tuple[str, Any]]:
-    for path in [DEPLOY / "compose.yml", *sorted((DEPLOY / "kubernetes").glob("*.yml"))]:
+    for path in [DEPLOY / "compose.yml", *sorted((SERVICE_FILES / "kubernetes").glob("*.yml"))]:
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             yield path.name, document
 
@@ -50,7 +51,7 @@ def _containers(document: Any) -> list[Any]:
 
 
 def settings() -> Iterator[tuple[str, str, str]]:
-    for file in (DEPLOY / "systemd").glob("*.env"):
+    for file in (SERVICE_FILES / "systemd").glob("*.env"):
         for line in file.read_text(encoding="utf-8").splitlines():
             if line and not line.startswith("#"):
                 name, _, value = line.partition("=")
@@ -186,7 +187,7 @@ def test_systemd_makes_the_user_and_the_directories(tmp_path: Path) -> None:
     (tmp_path / "etc/berth").mkdir(parents=True)
     (tmp_path / "etc/berth/amqp_url").touch(mode=0o644)
     for tool, *words in ("sysusers",), ("tmpfiles", "--create"):
-        file = DEPLOY / "systemd" / f"berth.{tool}"
+        file = SERVICE_FILES / "systemd" / f"berth.{tool}"
         subprocess.run([f"systemd-{tool}", f"--root={tmp_path}", *words, file], check=True)
     (user,) = re.findall(r"^berth:.*", (tmp_path / "etc/passwd").read_text(), re.M)
     made = (tmp_path / "var/lib/berth").stat()
@@ -196,14 +197,16 @@ def test_systemd_makes_the_user_and_the_directories(tmp_path: Path) -> None:
 
 
 def test_the_rabbitmq_definitions_can_be_imported() -> None:
-    answer = json.loads((DEPLOY / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8"))
+    answer = json.loads(
+        (SERVICE_FILES / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8")
+    )
     (may,) = answer["permissions"]
     assert may["vhost"] in [one["name"] for one in answer["vhosts"]]
     assert "password" not in json.dumps(answer)
 
 
 def test_the_postgresql_settings_keep_durability() -> None:
-    text = (DEPLOY / "services" / "postgresql.conf").read_text(encoding="utf-8")
+    text = (SERVICE_FILES / "services" / "postgresql.conf").read_text(encoding="utf-8")
     reply = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
     assert len(reply) > 10
     assert not {"fsync", "synchronous_commit", "full_page_writes"} & reply.keys()

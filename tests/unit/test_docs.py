@@ -173,7 +173,7 @@ def test_named_files_exist() -> None:
             tests,
             tests / "contract",
             ROOT / "compute_sim/core/drivers",
-            ROOT / "deploy/prometheus",
+            ROOT / "berth/service_files/prometheus",
             *ROOT.glob("features/*"),
             *ROOT.glob("features/*/tests"),
         )

@@ -232,12 +232,13 @@ def test_an_unknown_exporter_is_refused_with_a_remedy() -> None:
 
 
 REPOSITORY = Path(__file__).parents[2]
-DASHBOARD = json.loads((REPOSITORY / "deploy/grafana/berth.json").read_text(encoding="utf-8"))
+PROMETHEUS = REPOSITORY / "berth/service_files/prometheus"
+DASHBOARD = json.loads((REPOSITORY / "berth/service_files/grafana/berth.json").read_text(encoding="utf-8"))
 LISTED = {feature.name for feature in features()}
 DELIVERED = [
     rule
     for name in ("alerts", "slo")
-    for group in yaml.safe_load((REPOSITORY / f"deploy/prometheus/{name}.yml").read_text("utf-8"))["groups"]
+    for group in yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 ]
 # A deleted feature's rules stay in a file that was written before: they name it in their label `feature`.

@@ -4,23 +4,36 @@ import re
 import runpy
 import shutil
 import subprocess
+import tarfile
 import tomllib
+import zipfile
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
-from jsonschema import Draft7Validator
 
+from berth.layouts import COMPLETIONS
 from tests.support.snippets import ROOT
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts/release"))
 missing: Callable[[Path], list[str]] = SCRIPT["missing"]
+version_of: Callable[[Path], str] = SCRIPT["version_of"]
 notes_of: Callable[[Path, str], str] = SCRIPT["notes_of"]
 CHANGELOG = (
     "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-31\n\n- A change.\n\n## [1.1.0] - 2025-12-01\n"
 )
+TOP_LEVEL = {  # names that the wheel claims in site-packages: the workers and what runs them
+    "berth",
+    "bus",
+    "cell_conductor",
+    "compute_sim",
+    "control_room",
+    "features",
+    "ironic_sync",
+    "placement_worker",
+    "scheduler_worker",
+}
 CHART = "deploy/helm/berth/Chart.yaml"
 
 
@@ -84,7 +97,7 @@ def test_the_version_of_the_chart_is_the_version_of_the_program() -> None:
 def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     data = project["package-data"]
-    packages = {name.partition(".")[0] for name in project["packages"]["find"]["include"]} - {"deploy"}
+    packages = {name.partition(".")[0] for name in project["packages"]["find"]["include"]}
     tracked = subprocess.run(
         ["git", "ls-files", *packages], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -99,6 +112,11 @@ def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
             assert any(fnmatch(inside, pattern) for pattern in patterns), name
 
 
+def test_the_wheel_claims_no_name_that_only_the_repository_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert {name.partition(".")[0] for name in project["packages"]["find"]["include"]} == TOP_LEVEL
+
+
 @pytest.mark.soak
 def test_berth_from_the_sdist_and_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     made = subprocess.run(
@@ -109,27 +127,22 @@ def test_berth_from_the_sdist_and_the_wheel_works_in_an_empty_environment(tmp_pa
     )
     assert "audit: clean" in made.stdout
     assert re.fullmatch(r".*/berth-.*-py3-none-any\.whl", made.stdout.splitlines()[-1])
-
-
-def objects(text: str) -> dict[tuple[str, str], object]:
-    found = [document for document in yaml.safe_load_all(text) if document]
-    return {(document["kind"], document["metadata"]["name"]): document for document in found}
-
-
-def test_the_values_of_the_chart_are_described() -> None:
-    chart = ROOT / "deploy/helm/berth"
-    schema = yaml.safe_load((chart / "values.schema.json").read_text(encoding="utf-8"))
-    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
-    Draft7Validator(schema).validate(values)
-    assert schema["properties"].keys() == {*values, "global"}
-
-
-@pytest.mark.skipif(shutil.which("helm") is None, reason="there is no helm here")
-def test_the_chart_makes_the_objects_of_the_manifests() -> None:
-    chart = ROOT / "deploy/helm/berth"
-    subprocess.run(["helm", "lint", "--strict", chart], check=True)
-    rendered = subprocess.run(
-        ["helm", "template", "berth", chart], check=True, capture_output=True, text=True
-    )
-    manifests = (path.read_text(encoding="utf-8") for path in (ROOT / "deploy/kubernetes").glob("*.yml"))
-    assert objects(rendered.stdout) == objects("\n---\n".join(manifests))
+    version = version_of(ROOT)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"berth-{version}-py3-none-any.whl",
+        f"berth-{version}.tar.gz",
+        f"berth-{version}.cdx.json",
+        f"berth-chart-{version}.tgz",
+        f"berth-pages-{version}.tar.gz",
+    }
+    with zipfile.ZipFile(tmp_path / f"berth-{version}-py3-none-any.whl") as wheel:
+        names = {name.partition("/")[0] for name in wheel.namelist()}
+    assert names == {*TOP_LEVEL, f"berth-{version}.dist-info"}
+    with tarfile.open(tmp_path / f"berth-pages-{version}.tar.gz") as pages:
+        assert {"share/man/man1/berth.1", *(f"share/{path}" for path in COMPLETIONS.values())} <= {
+            *pages.getnames()
+        }
+    with tarfile.open(tmp_path / f"berth-chart-{version}.tgz") as chart:
+        assert {"berth/Chart.yaml", "berth/values.schema.json", "berth/templates/workers.yaml"} <= {
+            *chart.getnames()
+        }
