@@ -45,6 +45,7 @@ from placement_worker.core.aggregates import (
     intent,
     move_in_and_out,
     zone_trouble,
+    zoned,
 )
 from placement_worker.core.index import Index
 from placement_worker.core.reports import is_custom
@@ -310,7 +311,8 @@ class AggregateOperations(PlacementOperations):
             )
             after = {tree.root: (tree, tree) for tree in (*moving.values(), *staying.values())}
             concerned = [*(after | {then.root: (was, then) for was, then in pairs}).values()]
-        if trouble := zone_trouble(wanted, scene.described, concerned):
+        hosts = [(zoned(was), zoned(then)) for was, then in concerned]
+        if trouble := zone_trouble(wanted, scene.described, hosts):
             return trouble
         number = 0
         if wanted.is_changed:

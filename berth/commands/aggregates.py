@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
 from berth.kit.aggregates import aggregate_named, find_aggregates, hosts_inside
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.hosts import check_host_names
 from berth.kit.key_values import pairs_given
 from berth.kit.listing import ListCli, plain_table
@@ -36,6 +37,9 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import UNSAID_ID
 from control_room.kit.words import several
+
+if TYPE_CHECKING:
+    from berth.operations.aggregate_edits import SupposedAggregate
 
 commands = Commands()
 aggregates = Commands(name="aggregate", no_args_is_help=True)
@@ -140,7 +144,7 @@ class AggregateChanges:
 
 
 @aggregates.command("set")
-async def set_command(cli: Cli, aggregate: Which, changes: AggregateChanges) -> None:
+async def set_command(cli: ActCli, aggregate: Which, changes: AggregateChanges) -> None:
     """Change an aggregate's name, zone, properties or hosts; everything that no option names stays as it was.
 
     Later reports of the agents do not take out hosts that an operator has put in. All changes are made, or
@@ -166,7 +170,7 @@ async def set_command(cli: Cli, aggregate: Which, changes: AggregateChanges) -> 
 
 @aggregates.command("delete")
 async def delete_command(
-    cli: Cli,
+    cli: ActCli,
     aggregate: Which,
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> None:
@@ -176,11 +180,10 @@ async def delete_command(
 
 @commands.command("aggregates")
 async def import_command(
-    cli: Cli,
+    cli: ActCli,
     file: Annotated[
         Path, positional("Output of `openstack aggregate list --long -f json`; - is standard input.")
     ],
-    dry_run: bool = option(False, "Change nothing; print what would be imported."),
     force: Force = False,
 ) -> int:
     """Import Nova's aggregates with their names, zones, properties and hosts.
@@ -197,7 +200,7 @@ async def import_command(
         raise BadSetting(f"{file}: {problem}") from None
     failed = 0
     async with cli.bus("aggregate") as bus:
-        async for result in BringOver(bus, force).run(wanted, dry_run):
+        async for result in BringOver(bus, force).run(wanted, cli.dry_run):
             cli.tell(f"{result.name}: {result.did}", **vars(result))
             if not cli.as_json:
                 for sentence in result.failed:
@@ -226,16 +229,33 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
     return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata}
 
 
-async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> None:
+async def change(cli: ActCli, name: str, edit: ChangeAggregate | DropAggregate) -> None:
     """Ask placement to change or delete the aggregate with the given name or uuid; print the result, and
     return the exit code 0. Raise OperationRefused if placement refuses.
     """
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)
-        order = AggregateEditRequested(edit=structs.replace(edit, aggregate=found.id))
+        edit = structs.replace(edit, aggregate=found.id)
+        if cli.dry_run:
+            from berth.operations.aggregate_edits import suppose_edit  # imports much of placement
+
+            _print_supposed(cli, await suppose_edit(bus, edit))
+            return
+        order = AggregateEditRequested(edit=edit)
         _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
-        return
+
+
+def _print_supposed(cli: ActCli, would: "SupposedAggregate") -> None:
+    """Print what an edit would make of an aggregate."""
+    found = would.aggregate
+    changed = ("put in", would.added), ("taken out", would.removed)
+    counts = [f"{several(len(hosts), 'host')} {change}" for change, hosts in changed if hosts]
+    did = "would be deleted" if found.gone else "would be changed" if would.changed else "is so already"
+    lists = {"added": would.added, "removed": would.removed}
+    cli.tell(
+        f"{found.name or found.id}: {', '.join([did, *counts])}", **_facts(found), gone=found.gone, **lists
+    )
 
 
 def _print_result(cli: Cli, result: AggregateResult) -> None:

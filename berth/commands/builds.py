@@ -10,15 +10,16 @@ from rich.markup import escape
 from berth.kit.boot_command_options import BOOT_OPTIONS, print_notes
 from berth.kit.boot_options import BootOptions, names_of
 from berth.kit.boot_requests import boot_request
-from berth.kit.builds import uuid_of
+from berth.kit.builds import whole_ids
 from berth.kit.command_groups import Commands, WaitingCommand
 from berth.kit.decision_output import wait_sentence
+from berth.kit.dry_run import ActCli
 from berth.kit.named_objects import ByName, resolved_request
 from berth.kit.options import HOW_MANY, option, positional
 from berth.kit.publishing import PUBLISH_SECONDS, checked, publish
 from berth.kit.terminal import Cli, coloured, note, write_json
 from berth.kit.times import waiting_time
-from berth.operations.deleting import DeleteOptions, delete_build
+from berth.operations.deleting import Deleted, DeleteOptions, delete_build, suppose_deletion
 from berth.operations.following_boots import follow_boot, notes_of
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED
@@ -135,28 +136,45 @@ class _BootPrinter:
 
 @commands.command("delete")
 async def delete(
-    cli: Cli,
-    build: Annotated[str, positional("The build's uuid; or a request's, while it waits.")],
+    cli: ActCli,
+    builds: Annotated[
+        list[str],
+        positional(
+            "Uuids of builds, or of requests while they wait; at least 8 characters of each.",
+            metavar="BUILD...",
+        ),
+    ],
     cell: str = option("", "Its cell, if known: other cells are not queried then."),
     wait: bool = option(False, "Wait until it is down; exit 1 unless it was there, and is."),
     fence: bool = option(
         False, "Also if no build has this id yet: a later request with it gets no host. The id is used up."
     ),
     timeout: float = option(600.0, "Seconds to wait.", min=0),
-) -> None:
-    """Delete a build and release its resources, or cancel a waiting request.
+) -> int:
+    """Delete builds and release their resources, or cancel waiting requests.
 
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
     queries all cells for the build. If no cell has it, the scheduler cancels it, or forwards the deletion to
     the cell in which it was placed. An unknown id is an error (exit 1). With --wait the command returns when
     placement has no more allocations for the build.
     """
-    build = uuid_of(build)
     options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)
     async with cli.bus("delete") as bus:
-        results = await delete_build(bus, cli.settings, build, options, note)
+
+        async def delete_one(build: str) -> None:
+            if cli.dry_run:
+                would = await suppose_deletion(bus, cli.settings, build, options)
+                cli.tell(printable(f"{build} {would.says}"), **vars(would))
+            else:
+                _print_deleted(cli, await delete_build(bus, cli.settings, build, options, note), wait)
+
+        ids = await whole_ids(bus, cli.settings, builds, "a build", cell)
+        return await cli.each(ids, delete_one)
+
+
+def _print_deleted(cli: Cli, results: Iterable[Deleted], waited: bool) -> None:
     for deleted in results:
-        becomes = "deleted" if wait else "will be deleted"
+        becomes = "deleted" if waited else "will be deleted"
         if deleted.why:
             sentence, becomes = f"{deleted.build}: {printable(deleted.why)}", "not placed"
         else:

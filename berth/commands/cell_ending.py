@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,18 +29,29 @@ from berth.commands.cell_permissions import (
 from berth.kit.broker_permissions import BrokerUser, queue_policy
 from berth.kit.broker_users import BrokerTool, RecordedUsers
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
+from berth.kit.hosts import reported_hosts
 from berth.kit.options import option, positional
+from berth.kit.publishing import checked
 from berth.kit.secret_files import as_user
 from berth.kit.terminal import Cli
 from berth.kit.undoing import undone_on_failure
-from berth.operations.cells import AGENT_SECONDS, CONDUCTOR_SECONDS, instances_left, mark_agent
+from berth.operations.cells import (
+    AGENT_SECONDS,
+    CONDUCTOR_SECONDS,
+    instances_left,
+    mark_agent,
+    registered_cells,
+)
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
-from bus.removed_agents import AgentEditAnswered
+from bus.removed_agents import AgentEditAnswered, AgentEditRequested
 from bus.vocabulary import Missing
+from control_room.kit.words import several
 
 UNREAD_SECONDS = 5.0  # time limit for placement to unsubscribe from the queues of a removed cell
 
@@ -50,7 +62,7 @@ commands.add_typer(agents)
 
 @commands.command("delete")
 async def remove(
-    cli: Cli,
+    cli: ActCli,
     name: NameOfCell,
     force: bool = option(False, "Also with instances: their hosts are closed, and stay until released."),
     drop_database: bool = option(False, "Delete its database with all data, and its login, too."),
@@ -71,6 +83,9 @@ async def remove(
         if (instances := await instances_left(bus, name)) and not force:
             inhabited = CellInUse(cell=name, instances=instances)
             raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
+        if cli.dry_run:
+            await _rehearse(cli, bus, name, admin, force, drop_database)
+            return
         if admin is not None:  # before the hosts are deleted, or agents would report them again
             await _drop_users(cli.settings, name, admin)
             done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
@@ -86,11 +101,51 @@ async def remove(
     cli.tell("\n".join(f"cell {name}: {line}" for line in done), cell=name, done=done)
 
 
+async def _rehearse(
+    cli: ActCli, bus: RecordingBus, name: str, admin: RecordedUsers | None, force: bool, drop_database: bool
+) -> None:
+    """Print what `berth cell delete` would delete, with the number of each."""
+    await bus.rehearse(edit_of(DropCell(cell=name, force=force)))
+    registered = await registered_cells(bus)
+    hosts, instances = registered.hosts.get(name, 0), registered.instances.get(name, 0)
+    if not hosts and all(cell.name != name for cell in registered.cells):
+        done = ["it is not registered, and has no hosts"]
+    else:
+        stay = f"; {several(instances, 'instance')} would stay until released" if instances else ""
+        done = [f"its {several(hosts, 'host')} would be deleted, and its registration{stay}"]
+    if admin is not None:
+        users = {user_of(cli.settings, name), *await _agent_users(cli.settings, name, admin)}
+        found = sorted(users & {*await admin.users()})
+        for user in found:
+            await admin.drop(user)
+        queues = await _queues_of(cli.settings, name, admin)
+        which = f": {', '.join(found)}" if found else ""
+        done.append(f"{several(len(found), 'RabbitMQ user')} would be deleted, by {admin.by}{which}")
+        done.append(f"{several(sum(map(len, queues)), 'queue')} would be deleted")
+    if drop_database and login_of(cli.settings, name):
+        done.append(f"PostgreSQL login and database {login_of(cli.settings, name)} would be deleted")
+    facts = {"cell": name, "hosts": hosts, "instances": instances, "done": done}
+    cli.tell("\n".join(f"cell {name}: {line}" for line in done), **facts)
+
+
+async def _agent_users(settings: Settings, name: str, admin: RecordedUsers) -> list[str]:
+    of_agents = agent_user_of(settings, name, "")
+    return [known for known in await admin.users() if known.startswith(of_agents)]
+
+
+async def _queues_of(
+    settings: Settings, name: str, admin: RecordedUsers
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the queues of a cell, and those that it fills and placement reads."""
+    ferried, exchange = ferry_permissions(settings, name, at_cell_broker=False), settings.bus.exchange
+    cell_queues = await admin.queues_like(f"{queues_within(name, exchange)}|{ferried.configure}")
+    return cell_queues, await admin.queues_like(filled_by(name, exchange))
+
+
 async def _drop_users(settings: Settings, name: str, admin: RecordedUsers) -> None:
     user = user_of(settings, name)
     await admin.drop(user, flood_policy(name, settings.bus.exchange), queue_policy(user))
-    of_agents = agent_user_of(settings, name, "")
-    for agent in [known for known in await admin.users() if known.startswith(of_agents)]:
+    for agent in await _agent_users(settings, name, admin):
         await admin.drop(agent, queue_policy(agent))
 
 
@@ -112,10 +167,8 @@ async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> l
     """
     from berth.broker_inspection import delete_queues
 
-    ferried = ferry_permissions(settings, name, at_cell_broker=False)
-    url, exchange = settings.bus.amqp_url, settings.bus.exchange
-    cell_queues = await admin.queues_like(f"{queues_within(name, exchange)}|{ferried.configure}")
-    filled = await admin.queues_like(filled_by(name, exchange))
+    url = settings.bus.amqp_url
+    cell_queues, filled = await _queues_of(settings, name, admin)
     await delete_queues(url, cell_queues)
     kept = (await delete_queues(url, filled, unread_within=UNREAD_SECONDS)).kept
     done = [f"{len(cell_queues) + len(filled) - len(kept)} queues of its are deleted"]
@@ -198,7 +251,7 @@ def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
 
 @agents.command("delete")
 async def remove_agent(
-    cli: Cli,
+    cli: ActCli,
     cell: CellOfAgent,
     name: NameOfAgent,
     no_user: bool = option(False, "It has no RabbitMQ user (any more): only its queues and orders."),
@@ -222,11 +275,14 @@ async def remove_agent(
     check_agent(name)
     admin = await tool.users(cli)
     user, done = agent_user_of(cli.settings, cell, name), list[str]()
+    if cli.dry_run:
+        await _rehearse_removal(cli, cell, name, admin, no_user)
+        return
     if user in await admin.users():
         await admin.drop(user, queue_policy(user))
         done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
     elif not no_user:
-        raise OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")
+        raise _no_user(user)
     queues = await admin.queues_like(permissions_of_agent(cli.settings, cell, name).configure)
     deleted = await delete_queues(cli.settings.bus.amqp_url, queues)
     done.append(f"{len(queues)} queues of its with {deleted.messages} messages are deleted")
@@ -242,3 +298,25 @@ async def remove_agent(
         done.append(f"{answer.nodes} bare-metal nodes go to other agents")
     facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
     cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
+
+
+async def _rehearse_removal(cli: ActCli, cell: str, name: str, admin: RecordedUsers, no_user: bool) -> None:
+    """Print what `berth cell agent delete` would delete and end."""
+    user, done = agent_user_of(cli.settings, cell, name), list[str]()
+    if user in await admin.users():
+        await admin.drop(user)
+        done.append(f"RabbitMQ user {user} would be deleted, by {admin.by}")
+    elif not no_user:
+        raise _no_user(user)
+    queues = await admin.queues_like(permissions_of_agent(cli.settings, cell, name).configure)
+    done.append(f"{several(len(queues), 'queue')} of its would be deleted")
+    async with cli.bus("cell") as bus:
+        await bus.rehearse(checked(AgentEditRequested(cell=cell, agent=name, edit="remove")))
+        hosts = [host async for host in reported_hosts(bus, name) if host.cell == cell]
+    done.append(f"its conductor would end its orders; {several(len(hosts), 'host')} of its stay recorded")
+    facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "hosts": len(hosts), "done": done}
+    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
+
+
+def _no_user(user: str) -> OperationRefused:
+    return OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")

@@ -8,9 +8,11 @@ from msgspec import structs
 
 from berth.commands.instances import instances_table, unfinished_instances
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
-from berth.kit.terminal import Cli, complain, progress_bar, write_json
+from berth.kit.publishing import checked
+from berth.kit.terminal import complain, progress_bar
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -21,8 +23,9 @@ from berth.operations.cells import (
     require,
     state_of,
 )
-from bus.cells import RegisterCell
+from bus.cells import CellEditRequested, RegisterCell, RegisteredCell
 from bus.clock import monotonic
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
 from control_room.kit.words import several
@@ -66,7 +69,7 @@ async def list_cells(cli: ListCli) -> None:
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+async def disable_command(cli: ActCli, name: NameOfCell, note: Note = None) -> None:
     """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
     Schedulers apply the change after a short delay; builds placed before can still arrive in the cell.
@@ -76,14 +79,14 @@ async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+async def enable_command(cli: ActCli, name: NameOfCell, note: Note = None) -> None:
     """Enable a cell for new builds; schedulers evaluate waiting requests immediately."""
     await mark(cli, name, True, note)
 
 
 @commands.command("drain")
 async def drain(
-    cli: Cli,
+    cli: ActCli,
     name: NameOfCell,
     wait: bool = option(False, "Until nothing is left there."),
     timeout: float | None = option(None, "Seconds to wait at most (default: as long as it takes).", min=0),
@@ -95,21 +98,22 @@ async def drain(
     allocations on the cell's hosts; then `berth cell delete` can remove the cell.
     """
     async with cli.bus("cell") as bus:
-        await require(bus, cli.settings, name)
-        await register(bus, RegisterCell(cell=name, enabled=False, note=note))
+        before = await require(bus, cli.settings, name)
+        await _registered(cli, bus, before, enabled=False, note=note)
         left = await instances_left(bus, name)
-        if left and wait:
+        if left and wait and not cli.dry_run:
             left = await _wait(bus, name, left, timeout)
         instances, silent = await unfinished_instances(bus, name, _SHOWN) if left else ((), False)
     if cli.as_json:
         shown = [structs.asdict(instance) for instance in instances]
-        write_json({"cell": name, "state": "disabled", "left": left, "instances": shown})
+        cli.value({"cell": name, "state": "disabled", "left": left, "instances": shown}, "")
         return 1 if left else 0
+    is_disabled = "would be disabled" if cli.dry_run else "is disabled"
     if not left:
-        cli.line(f"cell {name} is disabled, and empty")
+        cli.line(f"cell {name} {is_disabled}, and {'is ' * cli.dry_run}empty")
         return 0
     rest = "or its leftovers, remain" if left == 1 else "or their leftovers, remain"
-    cli.line(f"cell {name} is disabled; {several(left, 'instance')}, {rest}")
+    cli.line(f"cell {name} {is_disabled}; {several(left, 'instance')}, {rest}")
     if instances:
         table = instances_table(instances)
         cli.say.print(table.of(table.usual))
@@ -133,14 +137,25 @@ def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
     return f"{hosts} ({closed})" if closed else str(hosts)
 
 
-async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> None:
+async def _registered(
+    cli: ActCli, bus: RecordingBus, before: RegisteredCell, enabled: bool, note: str | None
+) -> RegisteredCell:
+    """Enable or disable a registered cell, and return it; in a dry run, return what it would be."""
+    edit = RegisterCell(cell=before.name, enabled=enabled, note=note)
+    if not cli.dry_run:
+        return await register(bus, edit)
+    await bus.rehearse(checked(CellEditRequested(edit=edit)))
+    return structs.replace(before, enabled=enabled, note=before.note if note is None else note)
+
+
+async def mark(cli: ActCli, name: str, enabled: bool, note: str | None) -> None:
     """Enable or disable a registered cell, and print its new state."""
     async with cli.bus("cell") as bus:
         before = await require(bus, cli.settings, name)
-        cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
+        cell = await _registered(cli, bus, before, enabled, note)
         found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-    change = "was " if before.enabled == enabled else "is "
+    change = "was " if before.enabled == enabled else "would be " if cli.dry_run else "is "
     change += state_of(cell) + (" already" if before.enabled == enabled else "")
     stay = "" if enabled or not instances else ", which stay"
     contents = f"{several(hosts, 'host')}, {several(instances, 'instance')}{stay}"

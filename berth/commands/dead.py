@@ -1,5 +1,6 @@
 """`berth system dead`: lists, shows, replays and drops dead letters."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from rich.markup import escape
 
 from berth import composition, dead_letters
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.options import described, option, positional
 from berth.kit.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
@@ -82,7 +84,7 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
 
 @commands.command("replay")
 async def replay(
-    cli: Cli,
+    cli: ActCli,
     ids: Ids,
     cell: OfCell = "",
     as_operator: bool = option(
@@ -107,6 +109,8 @@ async def replay(
 
     async with Bus(_way(cli.settings, cell)) as bus:
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
+        if cli.dry_run:
+            return await _rehearse(cli, bus, chosen, cell, "replayed", as_operator)
         if as_operator:
             count = await _replay_as_operator(cli, bus, chosen or (), stays)
         else:
@@ -138,9 +142,13 @@ async def _replay_as_operator(
 
 
 @commands.command("drop")
-async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
+async def drop(cli: ActCli, ids: Ids, cell: OfCell = "") -> int:
     """Delete dead letters permanently."""
     _check(ids)
+    if cli.dry_run:
+        async with Bus(_way(cli.settings, cell)) as bus:
+            chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
+            return await _rehearse(cli, bus, chosen, cell, "dropped")
     async with (
         cli.recorded("dead letters", cell or "central", f"drop {' '.join(ids)}"),
         Bus(_way(cli.settings, cell)) as bus,
@@ -148,6 +156,23 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await bus.transport.remove_dead_letters(chosen)
     cli.tell(f"{count} dropped", dropped=count)
+    return 0 if chosen is None or chosen else 1
+
+
+async def _rehearse(
+    cli: ActCli, bus: Bus, chosen: Collection[str] | None, cell: str, did: str, as_operator: bool = False
+) -> int:
+    """Print how many of the dead letters would be replayed or dropped, by queue; return the exit code."""
+    queues, judged = Counter[str](), {("dead letters", cell or "central")}
+    async for letter in _letters(bus.transport):
+        if chosen is None or letter.id in chosen:
+            queues[letter.queue] += 1
+            judged |= {(dead_letters.act_of(letter), letter.id)} if as_operator else set()
+    for act, target in sorted(judged):
+        await cli.rehearse(act, target)
+    where = ", ".join(f"{count} of {printable(queue)}" for queue, count in sorted(queues.items()))
+    sentence = f"{queues.total()} {cli.becomes(did)}{f': {where}' if where else ''}"
+    cli.tell(sentence, **{did: queues.total()}, queues=dict(queues))
     return 0 if chosen is None or chosen else 1
 
 

@@ -1,12 +1,13 @@
 """`berth host`: lists hosts, and enables, disables or forces them down by traits of their root providers."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from berth.commands.host_tables import host_facts, hosts_table
 from berth.kit.command_groups import Commands
 from berth.kit.decision_output import held_sentence
-from berth.kit.host_marks import Marked, Marking, checked_cause, disabling, enabling, forcing_down
+from berth.kit.dry_run import ActCli
+from berth.kit.host_marks import Marking, checked_cause, disabling, enabling, forcing_down
 from berth.kit.host_output import HostNames, provider_tree
 from berth.kit.hosts import host_named, reported_hosts
 from berth.kit.key_values import domains_given, labels_given
@@ -15,6 +16,7 @@ from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli
 from berth.kit.timeline import Happening, acts_found, of_acts, show_timeline
+from berth.operations.cells import CONDUCTOR_SECONDS
 from berth.operations.host_states import HostStandings, holds_on
 from berth.operations.host_summaries import host_summaries
 from berth.settings import BadSetting
@@ -23,10 +25,12 @@ from bus.audit_trail import FindActs
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.domains import LabelEditRequested, LabelsEdited
-from bus.errors import OperationRefused
+from bus.errors import UNANSWERED, OperationRefused
 from bus.masking import printable
+from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
 from bus.vocabulary import portions
+from control_room.kit.words import several
 
 commands = Commands(name="host", no_args_is_help=True)
 
@@ -106,19 +110,19 @@ async def tell_story(cli: Cli, bus: Bus, root: Provider) -> None:
 
 @commands.command("disable")
 async def disable_command(
-    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
-) -> None:
+    cli: ActCli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+) -> int:
     """Disable hosts: schedulers place no new builds there; instances stay.
 
     A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
     is enabled when the last cause is removed. `berth host drain` moves the instances away.
     """
-    await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
+    return await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 
 
 @commands.command("enable")
 async def enable_command(
-    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+    cli: ActCli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
 ) -> int:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
@@ -126,19 +130,18 @@ async def enable_command(
     its agent has disabled stays disabled: only the agent can enable the host.
     Exit 1 if a host stays disabled.
     """
-    marked = await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
-    return 1 if any(host.is_disabled for host in marked) else 0
+    return await mark(cli, hosts or (), agent, enabling(checked_cause(because)), stays=True)
 
 
 @commands.command("force-down")
 async def force_down_command(
-    cli: Cli,
+    cli: ActCli,
     hosts: HostNames = None,
     agent: OfAgent = "",
     undo: bool = option(False, "It counts as up again while its agent sends heartbeats."),
-) -> None:
+) -> int:
     """Mark hosts as down, whatever their agents report."""
-    await mark(cli, hosts or (), agent, forcing_down(not undo))
+    return await mark(cli, hosts or (), agent, forcing_down(not undo))
 
 
 @commands.command("label")
@@ -178,21 +181,38 @@ async def label_command(
     cli.tell(f"labels of {changed} of {len(roots)} hosts changed", changed=changed, hosts=len(roots))
 
 
-async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> list[Marked]:
-    """Apply `marking` (enable, disable or force down) to the named hosts, or to all hosts of an agent; print
-    and return their new states.
+async def mark(cli: ActCli, names: Sequence[str], agent: str, marking: Marking, stays: bool = False) -> int:
+    """Mark the named hosts, each alone, or all hosts of an agent; print their new states, and return the exit
+    code: 1 if a host is refused or, with `stays`, if it stays disabled.
     """
     if bool(names) == bool(agent):
         raise BadSetting("name the hosts, or give --agent")
     async with cli.bus("host") as bus:
-        roots = [await host_named(bus, name) for name in names] or [
-            one async for one in reported_hosts(bus, agent)
-        ]
-        if not roots:
+        roots = {root.id: root async for root in reported_hosts(bus, agent)} if agent else {}
+        if not roots and not names:
             raise OperationRefused(f"no host is reported by an agent {agent!r}")
-        marked = []
-        for root in roots:
-            name, now = root.host or root.name, await marking(bus, root)
-            cli.tell(f"{name}: {now.says}", host=name, uuid=root.id, cell=root.cell, becomes=now.says)
-            marked.append(now)
-    return marked
+
+        async def mark_one(host: str) -> bool:
+            root = roots.get(host) or await host_named(bus, host)
+            marked = await (marking.rehearsed if cli.dry_run else marking)(bus, root)
+            name = root.host or root.name
+            facts: dict[str, Any] = {"host": name, "uuid": root.id, "cell": root.cell, "becomes": marked.says}
+            counted = ""
+            if cli.dry_run and (holds := await instances_on(bus, root)) is not None:
+                facts["instances"] = holds
+                counted = f"; its {several(holds, 'instance')} stay" if holds else "; it has no instances"
+            cli.tell(f"{name}: {marked.says}{counted}", **facts)
+            return not (stays and marked.is_disabled)
+
+        return await cli.each([*names, *roots], mark_one)
+
+
+async def instances_on(bus: Bus, root: Provider) -> int | None:
+    """Return how many instances a host has; None if its cell does not answer."""
+    if not root.cell:
+        return None
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
+    try:
+        return (await ask(FindInstances(cell=root.cell, host=root.id, limit=1, count=True))).count
+    except UNANSWERED:
+        return None

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from berth.kit.cells import chosen_cells
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.hosts import every_provider, hosts_named
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import argument, described, option, positional
@@ -215,7 +216,7 @@ def _amounts(held: Mapping[str, int]) -> str:
 
 @providers.command("reset")
 async def reset_command(
-    cli: Cli,
+    cli: ActCli,
     cell: Annotated[str, described("The cell that has it from now on.", metavar="NAME")],
     root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
     ownerless: bool = option(
@@ -224,7 +225,6 @@ async def reset_command(
         "--all-without-owner",
     ),
     match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
-    dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
 ) -> None:
     """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent.
 
@@ -235,31 +235,48 @@ async def reset_command(
     if bool(root) == ownerless:
         raise BadSetting("give a root, or --all-without-owner")
     if ownerless:
-        await reset_the_ownerless(cli, cell, match, dry_run)
+        await reset_the_ownerless(cli, cell, match)
         return
     await reset(cli, root, cell)
 
 
-async def reset(cli: Cli, root: str, cell: str) -> None:
+async def reset(cli: ActCli, root: str, cell: str) -> None:
     """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent."""
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         if not _UUID.fullmatch(root):
             root = (await _provider_named(bus, root)).root
         order = checked(OwnerEditRequested(root=root, cell=cell))
+        if cli.dry_run:
+            await bus.rehearse(order)
+            now = await _root(bus, root)
+            facts = {"root": root, "cell": now.cell, "agent": now.agent, "sequence": now.sequence}
+            was = f"it is of {_owner(now.cell, now.agent)}, last report {now.sequence}"
+            cli.tell(f"{root} would be of cell {cell}; {was}", **facts, to=cell)
+            return
         result = (await bus.asker(topics.EDIT_OWNER)(order)).result
         if isinstance(result, Missing):
             raise OperationRefused(f"there is no root provider {root}")
     if not isinstance(result, OwnerGiven):
         raise OperationRefused("other processes are changing it: try again")
-    before = f"cell {result.cell}" if result.cell else "no cell"
-    agent_note = f", agent {result.agent}" if result.agent else ""
-    cli.value(
-        result, f"{root} is of cell {cell}; it was of {before}{agent_note}, last report {result.sequence}"
-    )
+    before = _owner(result.cell, result.agent)
+    cli.value(result, f"{root} is of cell {cell}; it was of {before}, last report {result.sequence}")
 
 
-async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> None:
+def _owner(cell: str, agent: str) -> str:
+    return f"{f'cell {cell}' if cell else 'no cell'}{f', agent {agent}' if agent else ''}"
+
+
+async def _root(bus: Bus, root: str) -> Provider:
+    """Return a root provider; raise OperationRefused if there is none."""
+    question = FindProviders(ids=(root,), parts=("owner",))
+    for provider in (await bus.asker(topics.PROVIDERS)(question)).providers:
+        if provider.parent is None:
+            return provider
+    raise OperationRefused(f"there is no root provider {root}")
+
+
+async def reset_the_ownerless(cli: ActCli, cell: str, match: str) -> None:
     """Assign root providers without a cell to this cell if their names match the pattern `match`, except
     pools that share resources with hosts. Return the exit code 0; raise OperationRefused if some failed.
     """
@@ -267,17 +284,20 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
         failed: list[str] = []
-        for part in portions([] if dry_run else found, _AT_ONCE):
+        for part in portions(found, _AT_ONCE):
             orders = [OwnerEditRequested(root=provider.id, cell=cell) for provider in part]
+            if cli.dry_run:
+                await bus.rehearse(*orders)
+                continue
             answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
             failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
     names = [provider.name for provider in found if provider.name not in failed]
     some = f": {', '.join(printable(each.name) for each in found[:_SHOWN])}" if found else ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
+    goes = f"would go to cell {cell}" if cli.dry_run else f"are of cell {cell} now"
     sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
-    cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
+    cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not cli.dry_run)
     if failed:
         raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: repeat the command")
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
 from berth.kit.secret_files import write_secret
@@ -91,12 +92,16 @@ async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> None:
 
 
 @commands.command("delete")
-async def revoke(cli: Cli, id_: Id) -> None:
+async def revoke(cli: ActCli, id_: Id) -> None:
     """Remove a token from the file: it is refused, and sessions of the control room with it end."""
-    found = await _changed(cli, "revoke", id_, lambda found: None)
-    cli.tell(
-        f"token {id_of(found)} of {found.user} is revoked", id=id_of(found), user=found.user, revoked=True
-    )
+    if cli.dry_run:
+        found, *_ = _found(_file(cli), id_, lambda found: None)
+        await cli.rehearse("credential", f"token of {found.user}")
+    else:
+        found = await _changed(cli, "revoke", id_, lambda found: None)
+    is_ = "would be" if cli.dry_run else "is"
+    facts = {"id": id_of(found), "user": found.user, "revoked": True}
+    cli.tell(f"token {id_of(found)} of {found.user} {is_} revoked", **facts)
 
 
 async def _changed(
@@ -106,6 +111,18 @@ async def _changed(
     return the changed or removed token. `act`: what is done, for the audit trail.
     """
     file = _file(cli)
+    found, changed, left = _found(file, id_, change)
+    async with cli.recorded("credential", f"token of {found.user}", f"{act} {id_of(found)}"):
+        _write(file, left)
+    return changed or found
+
+
+def _found(
+    file: Path, id_: str, change: Callable[[StoredToken], StoredToken | None]
+) -> tuple[StoredToken, StoredToken | None, list[StoredToken]]:
+    """Return the only token with an id that begins with `id_`, before and after its change, and the tokens of
+    the file afterwards; raise OperationRefused if there is no such token, or if none would be left.
+    """
     tokens = tokens_in(file)
     matching = [token for token in tokens if id_of(token).startswith(id_) and id_]
     if len(matching) != 1:
@@ -117,9 +134,7 @@ async def _changed(
     left = [token for token in tokens if token is not found] + ([changed] if changed else [])
     if not left:
         raise OperationRefused(f"{file}: it is the last token, and a file without tokens is not accepted")
-    async with cli.recorded("credential", f"token of {found.user}", f"{act} {id_of(found)}"):
-        _write(file, left)
-    return changed or found
+    return found, changed, left
 
 
 def _file(cli: Cli) -> Path:

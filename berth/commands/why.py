@@ -1,7 +1,7 @@
 """`berth why`: shows why a build is on its host or has no host, and repeats recorded decisions."""
 
 from berth.features import added
-from berth.kit.builds import uuid_of
+from berth.kit.builds import whole_id
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
 from berth.kit.record_output import show_records
@@ -37,24 +37,25 @@ async def why_command(
     """
     if again + now + story > 1:
         raise BadSetting("use one: --replay repeats the decision, --now decides anew, --timeline tells all")
-    id_ = uuid_of(build, "a build or request")
-    return await tell_story(cli, id_) if story else await why(cli, id_, again, now)
+    return await tell_story(cli, build) if story else await why(cli, build, again, now)
 
 
-async def tell_story(cli: Cli, id_: str) -> int:
+async def tell_story(cli: Cli, given: str) -> int:
     """Print what happened to a build or request, by time."""
     async with cli.bus("why") as bus:
+        id_ = await whole_id(bus, cli.settings, given, "a build or request")
         known = await known_records(cli.settings, bus, id_)
         found = await timeline(cli.settings, bus, known, id_)
     show_timeline(found, cli, "no times are recorded")
     return 0
 
 
-async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
+async def why(cli: Cli, given: str, again: bool, now: bool) -> int:
     """Print why a request or build got its host or none; `again` decides anew, `now` asks a scheduler at
     present.
     """
     async with cli.bus("why") as bus:
+        id_ = await whole_id(bus, cli.settings, given, "a build or request")
         known = await known_records(cli.settings, bus, id_)
         if now:
             return await _ask_now(cli, bus, known)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         queue_policy,
     )
     from berth.kit.broker_users import BrokerTool, RecordedUsers
-    from berth.kit.builds import builds_by_uuid, instance_pages, refused_builds, uuid_of
+    from berth.kit.builds import builds_by_uuid, instance_pages, refused_builds, uuid_of, whole_id, whole_ids
     from berth.kit.cells import (
         ask_cells,
         cells_text,
@@ -48,12 +48,13 @@ if TYPE_CHECKING:
     from berth.kit.command_groups import Commands, WaitingCommand
     from berth.kit.credentials import Credential, CredentialsPart
     from berth.kit.decision_output import attempts_of, cause_after, held_sentence, print_funnel, wait_sentence
+    from berth.kit.dry_run import ActCli
     from berth.kit.ended_waits import end_wait
     from berth.kit.explanations import AnswerAddition, BuildExplanation
     from berth.kit.feature_parts import AgentQueuesPart, AuthenticationPart, OperatorPart, ProcessPart
     from berth.kit.findings import Finding
     from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
-    from berth.kit.host_marks import causes_of, checked_cause, disabling, enabling, forcing_down
+    from berth.kit.host_marks import Marking, causes_of, checked_cause, disabling, enabling, forcing_down
     from berth.kit.host_output import HostNames, provider_tree
     from berth.kit.hosts import (
         check_host_names,
@@ -113,6 +114,7 @@ OFFERED = {
     "Commands": ".command_groups",  # registers the functions of a feature as commands
     "WaitingCommand": ".command_groups",  # a command whose option --wait may have a time
     "Cli": ".terminal",  # a parameter of commands: prints text or JSON, connects to the bus
+    "ActCli": ".dry_run",  # the same for commands that delete, close or move: they have --dry-run
     "ListCli": ".listing",  # the same for commands that list: columns, order and form of the table
     "option": ".options",  # an option in a dataclass or signature
     "argument": ".options",  # an argument in a dataclass
@@ -151,6 +153,8 @@ OFFERED = {
     "labels_given": ".key_values",  # labels of hosts
     "domains_given": ".key_values",  # domains of hosts
     "uuid_of": ".builds",  # checks the uuid of a build
+    "whole_id": ".builds",  # the id of a build that is given by its first characters
+    "whole_ids": ".builds",  # the same for several builds
     "checked_cause": ".host_marks",  # checks the cause for which a host is disabled
     "BootOptions": ".boot_options",  # the options of a build request
     "options_named": ".boot_options",  # boot options by name, also those of features
@@ -193,6 +197,7 @@ OFFERED = {
     "every_provider": ".hosts",  # reads providers page by page
     "providers_by_id": ".hosts",  # reads providers by id
     "aggregate_named": ".aggregates",  # finds an aggregate by name or id
+    "Marking": ".host_marks",  # such an act, which can be rehearsed
     "disabling": ".host_marks",  # disables a host for a cause
     "enabling": ".host_marks",  # enables a host
     "forcing_down": ".host_marks",  # marks a host as forced down

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from berth.kit.dry_run import ActCli
 from berth.kit.options import option
 from berth.kit.terminal import Cli
 
@@ -55,7 +56,12 @@ class RecordedUsers:
             await self._admin.take(definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete a RabbitMQ user and these policies, and record it."""
+        """Delete a RabbitMQ user and these policies, and record it. A dry run only checks that the operator
+        may do so.
+        """
+        if isinstance(self._cli, ActCli) and self._cli.dry_run:
+            await self._cli.rehearse("credential", user)
+            return
         async with self._cli.recorded("credential", user, "delete the user"):
             await self._admin.drop(user, *policies)
 

@@ -1,7 +1,9 @@
 """Finds the builds and instances of cells."""
 
+import re
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from typing import get_args
 
 from msgspec import structs
 
@@ -10,10 +12,12 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused
-from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
+from bus.errors import UNANSWERED, OperationRefused
+from bus.queries import BuildStands, FindBuilds, FindInstances, FindWaiting, InstancesFound, InstanceStatus
 
 BUILD_SECONDS = 5.0  # time limit for a cell's answer about builds
+
+_STATUSES: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
@@ -22,6 +26,60 @@ def uuid_of(given: str, what: str = "a build") -> str:
         return str(uuid.UUID(given))
     except ValueError:
         raise BadSetting(f"{given!r} is not the uuid of {what}") from None
+
+
+_BEGINNING = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,27}")
+_DASHES = (8, 12, 16, 20)  # numbers of hexadecimal digits before each dash of a uuid
+_SHOWN = 10  # ids of each cell that begin alike
+
+
+async def whole_id(bus: Bus, settings: Settings, given: str, what: str = "a build", cell: str = "") -> str:
+    """Return the uuid of a build, or of a request or move while it waits, that is given whole or by at least
+    its first 8 characters. Raise BadSetting for any other text, and OperationRefused if several ids begin so.
+    """
+    try:
+        return str(uuid.UUID(given))
+    except ValueError:
+        pass
+    begins = given.lower()
+    if not _BEGINNING.fullmatch(begins):
+        raise BadSetting(f"{given!r} is not the uuid of {what}, nor its first 8 or more characters")
+    digits = begins.replace("-", "")
+    begins = "".join(f"-{digit}" if at in _DASHES else digit for at, digit in enumerate(digits))
+    cells = (cell,) if cell else await known_cells(bus, settings)
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=BUILD_SECONDS)
+    # Pages of instances are sorted by id, so those that begin so are the first ones after this text.
+    question = FindInstances(cell="any", statuses=_STATUSES, after=begins, limit=_SHOWN)
+    answers, silent = await ask_cells(cells, lambda each: ask(structs.replace(question, cell=each)))
+    known = {instance.build for answer in answers.values() for instance in answer.instances}
+    found = sorted({id_ for id_ in known | await _waiting_ids(bus) if id_.startswith(begins)})
+    if not found:
+        no_answer = f"; did not answer: {cells_text(silent)}" if silent else ""
+        raise BadSetting(f"{given!r} is not the uuid of {what}, and no id begins so{no_answer}")
+    if len(found) > 1:
+        raise OperationRefused(f"{len(found)} ids begin with {given}: {', '.join(found)}")
+    return found[0]
+
+
+async def whole_ids(
+    bus: Bus, settings: Settings, given: Sequence[str], what: str = "a build", cell: str = ""
+) -> list[str]:
+    """Return the uuids of builds, each given as for `whole_id`, without repetitions."""
+    return [*dict.fromkeys([await whole_id(bus, settings, each, what, cell) for each in given])]
+
+
+async def _waiting_ids(bus: Bus) -> set[str]:
+    """Return the ids of requests and moves that wait for capacity, and of their builds."""
+    ask, found, after = bus.asker(topics.WAITING, timeout=BUILD_SECONDS), set[str](), 0
+    try:
+        while True:
+            page = await ask(FindWaiting(after=after, limit=500))
+            found.update(*((each.request, *each.builds) for each in page.waiting))
+            if page.more is None:
+                return found
+            after = page.more
+    except UNANSWERED:
+        return found
 
 
 async def builds_by_uuid(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from berth.kit.dry_run import DRY_RUN, ActCli
 from berth.kit.listing import FORMS, WATCH_SECONDS, ListCli, Listing, repeated
 from berth.kit.options import OptionsOf, _keyword, _plain, described
 from berth.kit.running import effective, run
@@ -51,6 +52,9 @@ Watch = Annotated[
 ]
 
 
+DryRun = Annotated[bool, described(DRY_RUN, "--dry-run")]
+
+
 class WaitingCommand(TyperCommand):
     """A command with the option `--wait`, alone or with a time: `--wait 30m` allows a wait for capacity."""
 
@@ -84,8 +88,8 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
 
     `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a dataclass without descriptions;
     fields that the mapping lacks are omitted. A parameter of type `Cli` becomes the options --json and
-    --state-dir; one of type `ListCli` also those of lists. `Annotated[Cli, help]` sets the help of --json; a
-    second annotation omits --state-dir.
+    --state-dir; one of type `ListCli` also those of lists, one of type `ActCli` also --dry-run.
+    `Annotated[Cli, help]` sets the help of --json; a second annotation omits --state-dir.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
@@ -96,14 +100,17 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
         class_, *about = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
-        if class_ in {Cli, ListCli}:
+        if class_ in _MAKERS:
             lists = class_ is ListCli
             json = Annotated[bool, described(about[0], "--json")] if about else Json
             last = [*_LIST_OPTIONS] if lists else [_keyword("output", Form, "")]
+            last += [_keyword("dry_run", DryRun, False)] if class_ is ActCli else []
             last += [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
             last = last[:-1] if len(about) > 1 else last
-            makes = _list_cli if lists else _cli
-            records[name] = makes, (*(option.name for option in last if option.name != "watch"), "context")
+            records[name] = (
+                _MAKERS[class_],
+                (*(option.name for option in last if option.name != "watch"), "context"),
+            )
             if "context" not in hints:
                 last.append(
                     inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -158,6 +165,10 @@ def _cli(as_json: bool, output: str, context: typer.Context, state_dir: str | No
     return Cli(settings, as_json or output == "json", say, context.command_path)
 
 
+def _act_cli(dry_run: bool, **given: Any) -> ActCli:
+    return ActCli(**vars(_cli(**given)), dry_run=dry_run)
+
+
 def _list_cli(
     as_json: bool, output: str, columns: str, sort: str, context: typer.Context, state_dir: str | None = None
 ) -> ListCli:
@@ -167,3 +178,6 @@ def _list_cli(
     listing = Listing("json" if as_json else output or "table", titles, sort)
     settings = effective(state_dir=state_dir).settings
     return ListCli(settings, listing.is_data, say, context.command_path, listing=listing)
+
+
+_MAKERS: dict[type[Cli], Callable[..., Cli]] = {Cli: _cli, ListCli: _list_cli, ActCli: _act_cli}

@@ -1,8 +1,13 @@
 """Disables hosts for a cause, enables them, and marks them as forced down."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
 
 from berth.kit.hosts import host_named
 from berth.settings import BadSetting
@@ -12,6 +17,9 @@ from bus.errors import OperationRefused
 from bus.host_health import DISABLED, FORCED_DOWN, HELD, UNNAMED, causes_in, closed_for, opened_for
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, Provider, SetTraits, Stale
+
+if TYPE_CHECKING:  # it loads metrics
+    from bus.delivery.recording import RecordingBus
 
 _TRIES = 8
 
@@ -31,7 +39,39 @@ class Marked(NamedTuple):
         return DISABLED in self.host.traits
 
 
-Marking = Callable[[Bus, Provider], Awaitable[Marked]]  # marks a root
+_Traits = Callable[[Provider], set[str]]
+
+
+@dataclass(frozen=True)
+class Marking:
+    """An act that marks a host by traits of its root: `wanted` returns its traits afterwards.
+
+    `made`: returns marks that must exist in placement first. `refusal`: returns why a host stays as it is.
+    """
+
+    wanted: _Traits
+    made: Callable[[Provider], Iterable[str]] = lambda root: ()
+    refusal: Callable[[Provider], str] = lambda root: ""
+
+    async def __call__(self, bus: Bus, root: Provider) -> Marked:
+        """Mark a host, and return its new state."""
+        if why := self.refusal(root):
+            return Marked(root, why)
+        for trait in self.made(root):
+            await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
+        return await _edited(bus, root, self.wanted)
+
+    async def rehearsed(self, bus: RecordingBus, root: Provider) -> Marked:
+        """Return the state that a host would have; raise OperationRefused if the caller may not mark it."""
+        if why := self.refusal(root):
+            return Marked(root, why)
+        traits = self.wanted(root)
+        await bus.rehearse(EditRequested(edit=_edit(root, traits)))
+        if traits == {*root.traits}:
+            return Marked(root, f"is so already ({state_of(root)})")
+        kept = traits & {*root.kept_traits} | traits - {*root.traits}
+        then = structs.replace(root, traits=tuple(sorted(traits)), kept_traits=tuple(sorted(kept)))
+        return Marked(then, f"would be {state_of(then)}")
 
 
 def state_of(root: Provider) -> str:
@@ -62,62 +102,51 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return a function that disables a host for a cause such as `drain`; "" is a cause without a name."""
+    """Return the act that disables a host for a cause such as `drain`; "" is a cause without a name."""
 
-    async def disable(bus: Bus, root: Provider) -> Marked:
-        for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
-            await _make(bus, _held(name))
-        return await _edited(bus, root, lambda now: closed_for(cause, now.traits, now.kept_traits))
+    def made(root: Provider) -> Iterable[str]:
+        return map(_held, filter(None, (cause, UNNAMED if cause or causes_of(root) else "")))
 
-    return disable
+    return Marking(lambda now: closed_for(cause, now.traits, now.kept_traits), made)
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes a cause ("": the one without a name) from a disabled host, and enables
-    the host if no cause is left.
+    """Return the act that removes a cause ("": the one without a name) from a disabled host, and enables the
+    host if no cause is left.
     """
 
-    async def enable(bus: Bus, root: Provider) -> Marked:
+    def refusal(root: Provider) -> str:
         if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
-            return Marked(root, "its agent has disabled it: only that can undo it")
+            return "its agent has disabled it: only that can undo it"
         if (rest := causes_of(root)) and (cause or UNNAMED) not in rest:
             word = rest[0] if len(rest) == 1 else "WORD"
-            says = f"stays disabled because of {' and '.join(rest)}: `--because {word}` removes that cause"
-            return Marked(root, says)
-        return await _edited(bus, root, lambda now: opened_for(cause, now.traits, now.kept_traits))
+            return f"stays disabled because of {' and '.join(rest)}: `--because {word}` removes that cause"
+        return ""
 
-    return enable
+    return Marking(lambda now: opened_for(cause, now.traits, now.kept_traits), refusal=refusal)
 
 
 def forcing_down(down: bool) -> Marking:
-    """Return a function that marks a host as forced down, or that removes the mark."""
-
-    async def force_down(bus: Bus, root: Provider) -> Marked:
-        if down:
-            await _make(bus, FORCED_DOWN)
-        return await _edited(
-            bus, root, lambda now: {*now.traits, FORCED_DOWN} if down else {*now.traits} - {FORCED_DOWN}
-        )
-
-    return force_down
+    """Return the act that marks a host as forced down, or that removes the mark."""
+    if not down:
+        return Marking(lambda now: {*now.traits} - {FORCED_DOWN})
+    return Marking(lambda now: {*now.traits, FORCED_DOWN}, lambda root: (FORCED_DOWN,))
 
 
 def _held(cause: str) -> str:
     return f"{HELD}{cause.upper()}"
 
 
-async def _make(bus: Bus, trait: str) -> None:
-    """Create a trait in placement if it does not exist yet."""
-    await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
+def _edit(root: Provider, traits: set[str]) -> SetTraits:
+    return SetTraits(provider=root.id, traits=tuple(sorted(traits)), generation=root.generation)
 
 
-async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str]]) -> Marked:
+async def _edited(bus: Bus, root: Provider, wanted: _Traits) -> Marked:
     for _ in range(_TRIES):
         traits = wanted(root)
         if traits == {*root.traits}:
             return Marked(root, f"is so already ({state_of(root)})")
-        edit = SetTraits(provider=root.id, traits=tuple(sorted(traits)), generation=root.generation)
-        result = (await bus.asker(topics.EDIT)(EditRequested(edit=edit))).result
+        result = (await bus.asker(topics.EDIT)(EditRequested(edit=_edit(root, traits)))).result
         root = await host_named(bus, root.id)
         if isinstance(result, Edited):
             return Marked(root, state_of(root))

@@ -22,10 +22,7 @@ _SCHEDULER = "the scheduler"
 
 
 ExplainedId = Annotated[
-    str,
-    positional(
-        "The uuid of a build, of a request that found no host, or of a move.", metavar="BUILD|REQUEST|MOVE"
-    ),
+    str, positional("Its uuid, or at least 8 characters of it.", metavar="BUILD|REQUEST|MOVE")
 ]
 
 

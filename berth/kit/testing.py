@@ -14,7 +14,7 @@ from berth.doctor.looking import inspect
 from berth.features import FEATURES, add_filters, packages
 from berth.kit.choice_policies import request_options
 from berth.kit.findings import Finding
-from berth.kit.host_marks import Marking, state_of
+from berth.kit.host_marks import state_of
 from berth.operations.audit import audit, placement_breaches
 from berth.operations.stored_builds import census, held_by_cell
 from berth.operations.stored_claims import allocations, retired
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FEATURES",  # the names of all features: a test of two asks whether the other one is there
-    "Marking",  # disables, enables or forces down a host
     "add_filters",  # adds the filters of all features to those of this process
     "allocations",  # the allocations in placement's database
     "audit",  # the audit of a whole region, as of `berth audit check`

@@ -10,10 +10,11 @@ from berth.kit.publishing import PUBLISH_SECONDS, checked, publish, within_secon
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused
+from bus.errors import UNANSWERED, OperationRefused
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
-from bus.queries import FindBuilds
+from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.resources import FindAllocations, FindProviders
 from bus.vocabulary import Message
 
@@ -54,13 +55,68 @@ async def delete_build(
     """
     deletion, cell, silent = _Deletion(bus, build, options), options.cell, list[str]()
     if not cell:
-        find = bus.asker(topics.FIND_BUILDS, timeout=min(options.timeout, SECONDS))
-        cells = await known_cells(bus, settings)
-        found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
-        statuses = {cell: answer.builds[0].status for cell, answer in found.items() if answer.builds}
-        # after lost commits an ended record of the build can be in another cell
-        cell = min(statuses, key=lambda cell: statuses[cell] in ("deleted", "error"), default="")
+        cell, _, silent = await _place_of(bus, settings, build, options)
     return await (deletion.by_its_cell(cell) if cell else deletion.by_the_scheduler(silent, note))
+
+
+async def _place_of(
+    bus: Bus, settings: Settings, build: str, options: DeleteOptions
+) -> tuple[str, BuildStands | None, list[str]]:
+    """Return the cell that has a build ("": none), its record there, and the cells that do not answer."""
+    find = bus.asker(topics.FIND_BUILDS, timeout=min(options.timeout, SECONDS))
+    cells = (options.cell,) if options.cell else await known_cells(bus, settings)
+    found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
+    records = {cell: answer.builds[0] for cell, answer in found.items() if answer.builds}
+    # after lost commits an ended record of the build can be in another cell
+    cell = min(records, key=lambda cell: records[cell].status in ("deleted", "error"), default="")
+    return cell, records.get(cell), silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupposedDeletion:
+    """What the deletion of a build or waiting request would do, as a sentence, and what the build holds."""
+
+    build: str
+    says: str
+    cell: str = ""
+    status: str = ""
+    holds: str = ""
+
+
+async def suppose_deletion(
+    bus: RecordingBus, settings: Settings, build: str, options: DeleteOptions
+) -> SupposedDeletion:
+    """Return what `delete_build` would do; raise OperationRefused if it would be refused."""
+    cell, stands, silent = await _place_of(bus, settings, build, options)
+    if stands is not None:
+        await bus.rehearse(BuildDeleteRequested(build=build, cell=cell))
+        holds, where = await _held(bus, build), f"{stands.host} in cell {cell}" if stands.host else cell
+        says = f"would be deleted: it is {stands.status} on {where}, and holds {holds or 'nothing'}"
+        if stands.status == "deleted" and not holds:
+            says = f"is deleted already, by cell {cell}"
+        return SupposedDeletion(build=build, says=says, cell=cell, status=stands.status, holds=holds)
+    await bus.rehearse(BuildCancelRequested(build=build, anywhere=True, fence=options.fence))
+    no_answer = f" ({cells_text(silent)} did not answer)" if silent else ""
+    if (waiting := await _waits(bus, build)) is not None:
+        says = f"would not wait any more: {waiting.instances} of {waiting.flavor}{no_answer}"
+        return SupposedDeletion(build=build, says=says, status="waiting")
+    if holds := await _held(bus, build):
+        return SupposedDeletion(
+            build=build, says=f"would be deleted by a scheduler: it holds {holds}{no_answer}", holds=holds
+        )
+    if options.fence:
+        return SupposedDeletion(
+            build=build, says=f"a later request with this id would get no host{no_answer}"
+        )
+    raise OperationRefused(f"{build}: no build or waiting request has this id{no_answer}")
+
+
+async def _waits(bus: Bus, build: str) -> WaitingRequest | None:
+    try:
+        waiting = (await bus.asker(topics.WAITING)(FindWaiting(requests=(build,)))).waiting
+    except UNANSWERED:
+        return None
+    return next((each for each in waiting if not each.move), None)
 
 
 @dataclass

@@ -105,6 +105,7 @@ class RecordingBus(Bus):
     """
 
     identify: Callable[[], Awaitable[Caller]] | None = None
+    rehearses = False  # for `--dry-run`: acts are judged by `rehearse`, and never sent
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -121,7 +122,30 @@ class RecordingBus(Bus):
             caller.set(None)
         await super().__aexit__(*exc)
 
+    async def rehearse(self, *messages: Message) -> None:
+        """Raise OperationRefused if the caller may not do the acts that these messages request. Nothing is
+        sent or recorded. Acts of a client of berth are judged only when they are sent.
+        """
+        if (who := caller.get()) is None:
+            return
+        started = self._started(who, messages)
+        await self._judged(who.operator, messages, started)
+        if denied := [each.denied for each in started if each.denied]:
+            raise OperationRefused(denied[0])
+
+    def rehearse_act(self, name: str, target: str) -> None:
+        """Raise OperationRefused if the caller may not do an act that no message requests."""
+        who = caller.get()
+        if who is not None and (why := acts.allowed(who.operator, acts.BY_NAME[name], Target(target))):
+            raise OperationRefused(why)
+
+    def check_rehearsal(self, messages: Sequence[Message]) -> None:
+        """Raise RuntimeError if this connection of a dry run is to send an act: a defect of the command."""
+        if self.rehearses and any(map(acts.act_of, messages)):
+            raise RuntimeError(f"{type(messages[0]).__name__} in a dry run")
+
     async def publish(self, *messages: Message) -> None:
+        self.check_rehearsal(messages)
         if caller.get() is None:
             await super().publish(*messages)
             return
@@ -138,6 +162,7 @@ class RecordingBus(Bus):
         ask_many = super().asker_of_many(query, timeout)
 
         async def ask(questions: Sequence[A]) -> Sequence[R]:
+            self.check_rehearsal(questions)
             if caller.get() is None:
                 return await ask_many(questions)
             return await self._perform(query, questions, ask_many)
@@ -149,6 +174,8 @@ class RecordingBus(Bus):
         """Check an act that no message requests, such as the replay of a dead letter, and record it; the
         `with` block executes it.
         """
+        if self.rehearses:
+            raise RuntimeError(f"{name} in a dry run")
         who, act = caller.get(), acts.BY_NAME[name]
         if who is None:
             yield
@@ -191,13 +218,7 @@ class RecordingBus(Bus):
             await self._check_reading(who, query, messages)
         if not any(requested):
             return await work(messages)
-        started = [
-            _StartedAct(act, self._record_of(who, act, message), acts.state_query(message))
-            for act, message in zip(requested, messages, strict=True)
-            if act is not None
-        ]
-        if all(acts.has_role(who.operator, each.act) for each in started):
-            await self._read_states(started)
+        started = self._started(who, messages)
         permitted = await self._judged(who.operator, messages, started)
         await self._begin(started)
         try:
@@ -207,6 +228,14 @@ class RecordingBus(Bus):
             raise
         await self.deliver(await self._outcomes(started, answers))
         return answers
+
+    def _started(self, who: Caller, messages: Sequence[Message]) -> list[_StartedAct]:
+        """Return the acts that the messages request."""
+        return [
+            _StartedAct(act, self._record_of(who, act, message), acts.state_query(message))
+            for message in messages
+            if (act := acts.act_of(message)) is not None
+        ]
 
     async def _check_reading(
         self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
@@ -224,7 +253,11 @@ class RecordingBus(Bus):
     async def _judged(
         self, operator: Operator, messages: Sequence[A], started: Sequence[_StartedAct]
     ) -> Sequence[A]:
-        """Return the messages to send, and note in `started` which acts the operator may not do."""
+        """Return the messages to send, and note in `started` the states of the targets, and which acts the
+        operator may not do.
+        """
+        if all(acts.has_role(operator, each.act) for each in started):
+            await self._read_states(started)
         owners = ProjectsFound()
         question = acts.owners_query([each for each in messages if acts.is_judged_by_owner(operator, each)])
         if question is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     BrokerTool,
     BrokerUser,
@@ -197,7 +198,7 @@ async def _show(cli: Cli, name: str) -> None:
 
 
 @commands.command("delete")
-async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
+async def remove(cli: ActCli, name: NameOfClient, *, tool: BrokerTool) -> None:
     """Remove an API client: its requests are refused immediately, its connections closed, its queues deleted.
 
     The builds of its projects are not changed.
@@ -206,14 +207,23 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
-        before = (await bus.asker(EDIT_CLIENT)(order)).before
+        if cli.dry_run:
+            found = (await bus.asker(CLIENTS)(FindClients(names=(name,)))).clients
+            before = found[0] if found else None
+            await bus.rehearse(order)
+        else:
+            before = (await bus.asker(EDIT_CLIENT)(order)).before
         had_user = user in await admin.users()
         await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
     may = permissions_of(name, cli.settings.bus.exchange, has_role=True)
-    queues = await admin.delete_queues(may.configure)
-    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {queues} queues"
+    if cli.dry_run:
+        queues = len(await admin.queues_like(may.configure))
+    else:
+        queues = await admin.delete_queues(may.configure)
+    is_ = "would be" if cli.dry_run else "is"
+    sentence = f"client {name} {is_} removed: RabbitMQ user {user}, by {admin.by}; {queues} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=queues)
 
 

@@ -35,6 +35,7 @@ class RelayedBus(RecordingBus):
         self._client = client
 
     async def publish(self, *messages: Message) -> None:
+        self.check_rehearsal(messages)
         for message in messages:
             reply_to = getattr(message, "reply_to", "")
             if reply_to:  # a client can receive results only under routing keys with its name
@@ -45,6 +46,7 @@ class RelayedBus(RecordingBus):
         self, query: Query[A, R], timeout: float = 10.0
     ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
         async def ask(questions: Sequence[A]) -> Sequence[R]:
+            self.check_rehearsal(questions)
             answers = await asyncio.gather(*(self._relay(query.name, each, timeout) for each in questions))
             return [decode(query.answer, answer.encode()) for answer in answers]
 

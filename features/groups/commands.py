@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 import msgspec
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     Cli,
     Commands,
@@ -24,6 +25,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import InUse, LimitReached, Taken
+from control_room.kit import several
 from features.groups.constraint_options import topology_given
 from features.groups.lookup import group_named
 from features.groups.messages import (
@@ -39,6 +41,7 @@ from features.groups.messages import (
 )
 
 _PAGE = 1000
+_NAMED = 20  # members that the refusal of a dry run names
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
 
 commands = Commands(name="group", no_args_is_help=True)
@@ -133,7 +136,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> None:
 
 @commands.command("delete")
 async def delete(
-    cli: Cli,
+    cli: ActCli,
     wanted: Which,
     project: Project = "",
     force: bool = option(False, "Also with members: they stay where they are, without a policy."),
@@ -141,8 +144,21 @@ async def delete(
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:
         group = await group_named(bus, wanted, project)
-        await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)), group.name)
-    cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
+        order = GroupEditRequested(edit=DropGroup(group=group.id, force=force))
+        if cli.dry_run:
+            if group.members and not force:
+                raise _in_use(group.name, sorted(group.members)[:_NAMED])
+            await bus.rehearse(order)
+        else:
+            await _edited(bus, order, group.name)
+    facts = {"id": group.id, "name": group.name, "members": len(group.members), "gone": True}
+    stay = f"; its {several(len(group.members), 'member')} stay, without a policy" if group.members else ""
+    cli.tell(f"server group {group.name} {cli.becomes('deleted')}{stay}", **facts)
+
+
+def _in_use(name: str, members: Sequence[str]) -> OperationRefused:
+    listed = ", ".join(members)
+    return OperationRefused(f"server group {name} has members ({listed}): delete them first, or give --force")
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
@@ -153,9 +169,7 @@ async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupE
         case GroupEdited() as edited:
             return edited
         case InUse(members=members):
-            raise OperationRefused(
-                f"server group {name} has members ({', '.join(members)}): delete them first, or give --force"
-            )
+            raise _in_use(name, members)
         case LimitReached() as reached:
             raise OperationRefused(str(reached))
         case Taken(what="name", value=taken):

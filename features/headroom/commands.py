@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, option, positional
+from berth.kit import ActCli, BadSetting, Cli, Commands, option, positional
 from bus.errors import OperationRefused
-from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
+from control_room.kit import several
+from features.headroom.editing import (
+    HeadroomWouldShrink,
+    SupposedHeadroom,
+    find_headroom,
+    set_headroom,
+    suppose_headroom,
+    unset_headroom,
+)
 
 commands = Commands(name="headroom", no_args_is_help=True)
 
@@ -14,7 +22,7 @@ _NONE = "none"
 
 @commands.command("set")
 async def set_levels(
-    cli: Cli,
+    cli: ActCli,
     levels: Annotated[
         list[str],
         positional(
@@ -32,6 +40,13 @@ async def set_levels(
     if _NONE in levels and levels != [_NONE]:
         raise BadSetting(f"{_NONE} stands alone: it is no level")
     async with cli.bus("headroom") as bus:
+        if cli.dry_run:
+            try:
+                would = await suppose_headroom(bus, [] if levels == [_NONE] else levels, replace)
+            except HeadroomWouldShrink as refused:
+                raise OperationRefused(f"{refused}; --replace does it") from None
+            _tell_supposed(cli, would)
+            return
         if levels == [_NONE]:
             removed = await unset_headroom(bus)
             cli.tell(
@@ -48,6 +63,17 @@ async def set_levels(
     text = f"headroom is kept for any one {' or '.join(levels)} from now on"
     dropped = f", and no more for any one {' or '.join(made.dropped)}" if made.dropped else ""
     cli.tell(f"{text}{dropped}", levels=list(levels), dropped=list(made.dropped))
+
+
+def _tell_supposed(cli: ActCli, would: SupposedHeadroom) -> None:
+    facts = {"levels": list(would.levels), "dropped": list(would.dropped), "slots": would.slots}
+    if not would.levels:
+        kept = f"{several(would.slots, 'slot')} would be released" if would.dropped else "none is kept"
+        cli.tell(f"no headroom would be kept: {kept}", **facts)
+        return
+    text = f"headroom would be kept for any one {' or '.join(would.levels)}"
+    dropped = f", and no more for any one {' or '.join(would.dropped)}" if would.dropped else ""
+    cli.tell(f"{text}{dropped}" if would.changed else f"{text}, as it is", **facts)
 
 
 @commands.command("show")

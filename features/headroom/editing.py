@@ -5,16 +5,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.kit import BadSetting
+from berth.kit import BadSetting, every_provider
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
-from bus.domains import Level
+from bus.domains import BUILT_IN_LEVELS, HOST, Level
 from bus.errors import OperationRefused
 from bus.requests import Flavor
+from bus.resources import FindProviders
 from control_room.kit import several
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
-from features.reservations.edits import LevelsDropped, edit_reservation
-from features.reservations.messages import FAILOVER, EndReservation, MakeReservation, Reservation
+from features.reservations.edits import LevelsDropped, edit_reservation, unknown_levels
+from features.reservations.messages import (
+    FAILOVER,
+    EndReservation,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+)
 
 _HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
 
@@ -41,6 +49,20 @@ async def set_headroom(bus: Bus, levels: Sequence[str], replace: bool = False) -
     Present headroom keeps the slots that the given levels need. If it covers other levels, too, raise
     HeadroomWouldShrink; with `replace`, these are not covered any more.
     """
+    _check_levels(levels)
+    reservation = _reservation(levels)
+    try:
+        edited = await edit_reservation(bus, MakeReservation(reservation=reservation))
+    except LevelsDropped as refused:
+        if not replace:
+            raise HeadroomWouldShrink(await _loss(bus, refused, levels)) from None
+        edit = MakeReservation(reservation=reservation, replaces=tuple(refused.dropped))
+        return HeadroomSet((await edit_reservation(bus, edit)).changed, refused.dropped)
+    return HeadroomSet(edited.changed)
+
+
+def _check_levels(levels: Sequence[str]) -> None:
+    """Raise BadSetting if a level is no name of a level, or is given twice."""
     if not levels:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
     if len(set(levels)) < len(levels):
@@ -51,7 +73,10 @@ async def set_headroom(bus: Bus, levels: Sequence[str], replace: bool = False) -
         except msgspec.ValidationError:
             why = "a level is `host`, or a word of letters, digits, - and _ that begins with a letter"
             raise BadSetting(f"{level!r}: {why}, such as `rack`") from None
-    reservation = Reservation(
+
+
+def _reservation(levels: Sequence[str]) -> Reservation:
+    return Reservation(
         id=Clock().uuid(),
         name=_HEADROOM,
         purpose="failover",
@@ -60,14 +85,38 @@ async def set_headroom(bus: Bus, levels: Sequence[str], replace: bool = False) -
         levels=tuple(levels),
         returns=False,
     )
-    try:
-        edited = await edit_reservation(bus, MakeReservation(reservation=reservation))
-    except LevelsDropped as refused:
-        if not replace:
-            raise HeadroomWouldShrink(await _loss(bus, refused, levels)) from None
-        edit = MakeReservation(reservation=reservation, replaces=tuple(refused.dropped))
-        return HeadroomSet((await edit_reservation(bus, edit)).changed, refused.dropped)
-    return HeadroomSet(edited.changed)
+
+
+@dataclass(frozen=True)
+class SupposedHeadroom:
+    """What would become of the headroom: its levels, those that it would lose, and its slots now."""
+
+    levels: Sequence[str]
+    changed: bool
+    dropped: Sequence[str]
+    slots: int
+
+
+async def suppose_headroom(bus: RecordingBus, levels: Sequence[str], replace: bool) -> SupposedHeadroom:
+    """Return what `set_headroom` or, without levels, `unset_headroom` would do; raise the same errors."""
+    present = await find_headroom(bus)
+    kept = tuple(dict.fromkeys(level for each in present for level in each.reservation.levels))
+    if levels:
+        _check_levels(levels)
+        query = FindProviders(parts=("owner", "labels"))
+        labels = {level async for root in every_provider(bus, query) if root.agent for level in root.labels}
+        known = (HOST, *sorted(labels.difference(BUILT_IN_LEVELS)))
+        if unknown := [level for level in levels if level not in known]:
+            raise OperationRefused(unknown_levels(unknown, known))
+        await bus.rehearse(ReservationEditRequested(edit=MakeReservation(reservation=_reservation(levels))))
+    for each in () if levels else present:
+        edit = EndReservation(reservation=each.reservation.id, forget=True)
+        await bus.rehearse(ReservationEditRequested(edit=edit))
+    dropped = [level for level in kept if level not in levels]
+    if levels and dropped and not replace:
+        raise HeadroomWouldShrink(await _loss(bus, LevelsDropped(kept, dropped), levels))
+    slots = sum(each.slots for each in present)
+    return SupposedHeadroom(levels, {*levels} != {*kept}, dropped, slots)
 
 
 async def _loss(bus: Bus, refused: LevelsDropped, levels: Sequence[str]) -> str:

@@ -7,11 +7,13 @@ from typing import Annotated
 
 from berth.kit import (
     WHEN,
+    ActCli,
     BadSetting,
     Cli,
     Commands,
     HostNames,
     ListCli,
+    checked,
     described,
     option,
     plain_table,
@@ -21,11 +23,13 @@ from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.masking import printable
 from control_room.kit import several
+from features.maintenance.core.maintenance import OVER
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     CancelWindow,
     FinishHosts,
     HostEvacuation,
+    MaintenanceEditRequested,
     MaintenanceFound,
     MaintenanceWindow,
     ReleaseEvacuations,
@@ -38,6 +42,7 @@ from features.maintenance.operations import (
     edit_maintenance,
     find_maintenance,
     hosts_given,
+    plan_change,
     plan_sentences,
     plan_window,
     window_given,
@@ -81,13 +86,7 @@ class AddedOptions:
 
 
 @commands.command("create")
-async def add(
-    cli: Cli,
-    options: AddedOptions,
-    dry_run: bool = option(
-        False, "Show where each instance would go, the estimated drain and late hosts; nothing is stored."
-    ),
-) -> int:
+async def add(cli: ActCli, options: AddedOptions) -> int:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
@@ -98,7 +97,7 @@ async def add(
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
-        if dry_run:
+        if cli.dry_run:
             window, plan = await plan_window(bus, given)
             _show_plan(cli, window, plan, bus.clock.now())
             return 1 if any(host.late for host in plan.hosts) else 0
@@ -108,14 +107,19 @@ async def add(
 
 
 @commands.command("set")
-async def change(cli: Cli, which: Which, options: Annotated[WindowOptions, _CHANGED]) -> None:
+async def change(cli: ActCli, which: Which, options: Annotated[WindowOptions, _CHANGED]) -> int:
     """Change the times, limits or note of a window that is not over.
 
     Its hosts cannot be changed. Hosts that are closed already stay closed, also if the window begins later.
     """
     async with cli.bus("maintenance") as bus:
+        if cli.dry_run:
+            window, plan = await plan_change(bus, which, options)
+            _show_plan(cli, window, plan, bus.clock.now())
+            return 1 if any(host.late for host in plan.hosts) else 0
         window = await change_window(bus, which, options)
     cli.value(window, window_text(window))
+    return 0
 
 
 @commands.command("list")
@@ -153,27 +157,42 @@ async def show(cli: Cli, which: Which) -> int:
 
 
 @commands.command("cancel")
-async def cancel(cli: Cli, which: Which) -> None:
+async def cancel(cli: ActCli, which: Which) -> None:
     """End a window: no further move begins, and its hosts are opened within seconds."""
     async with cli.bus("maintenance") as bus:
         window = await window_given(bus, which)
-        await edit_maintenance(bus, CancelWindow(window=window.id))
-    cli.tell(f"window {window.id} is cancelled", id=window.id)
+        edit, opened = CancelWindow(window=window.id), ""
+        if cli.dry_run:
+            await bus.rehearse(MaintenanceEditRequested(edit=edit))
+            opened = f"; its {several(len(window.roots), 'host')} would be opened" * (not window.keep_closed)
+        else:
+            await edit_maintenance(bus, edit)
+    is_ = "would be" if cli.dry_run else "is"
+    cli.tell(f"window {window.id} {is_} cancelled{opened}", id=window.id)
 
 
 @commands.command("finish")
-async def finish(cli: Cli, hosts: HostNames) -> int:
+async def finish(cli: ActCli, hosts: HostNames) -> int:
     """Open hosts before their window ends, so that other hosts of their rack are drained."""
     async with cli.bus("maintenance") as bus:
-        found = await hosts_given(bus, hosts or (), ())
-        changed = await edit_maintenance(bus, FinishHosts(roots=tuple(host.id for host in found)))
-    cli.tell(f"the maintenance of {several(changed, 'host')} has ended", changed=changed)
+        roots = tuple(host.id for host in await hosts_given(bus, hosts or (), ()))
+        edit = FinishHosts(roots=roots)
+        if cli.dry_run:
+            await bus.rehearse(MaintenanceEditRequested(edit=edit))
+            windows = (await find_maintenance(bus)).windows
+            changed = sum(
+                host.root in roots and host.phase not in OVER for each in windows for host in each.hosts
+            )
+        else:
+            changed = await edit_maintenance(bus, edit)
+    ends = "would end" if cli.dry_run else "has ended"
+    cli.tell(f"the maintenance of {several(changed, 'host')} {ends}", changed=changed)
     return 0 if changed else 1
 
 
 @commands.command("release")
 async def release(
-    cli: Cli, hosts: HostNames = None, cell: str = option("", "All held hosts of this cell.")
+    cli: ActCli, hosts: HostNames = None, cell: str = option("", "All held hosts of this cell.")
 ) -> int:
     """Allow the evacuation of hosts that the rate limit holds back, because they are dead, not only
     disconnected.
@@ -184,8 +203,14 @@ async def release(
         raise BadSetting("say which: names of hosts, or --cell")
     async with cli.bus("maintenance") as bus:
         roots = tuple(host.id for host in await hosts_given(bus, hosts, ())) if hosts else ()
-        changed = await edit_maintenance(bus, ReleaseEvacuations(roots=roots, cell=cell))
-    cli.tell(f"{several(changed, 'evacuation')} released", changed=changed)
+        edit = ReleaseEvacuations(roots=roots, cell=cell)
+        if cli.dry_run:
+            await bus.rehearse(checked(MaintenanceEditRequested(edit=edit)))
+            held = [each for each in (await find_maintenance(bus)).evacuations if each.state == "held"]
+            changed = sum(each.root in roots or each.cell == cell for each in held)
+        else:
+            changed = await edit_maintenance(bus, edit)
+    cli.tell(f"{several(changed, 'evacuation')} {cli.becomes('released')}", changed=changed)
     return 0 if changed else 1
 
 

@@ -18,6 +18,7 @@ from berth.kit import (
     time_given,
 )
 from bus.clock import time_text
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -95,12 +96,26 @@ async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWind
     OperationRefused if the window could not be added.
     """
     window = await _window(bus, options)
+    return window, await _plan(bus, window)
+
+
+async def plan_change(
+    bus: RecordingBus, begin: str, options: WindowOptions
+) -> tuple[MaintenanceWindow, WindowPlan]:
+    """Return a changed window and the plan of its drain, like `plan_window`; store nothing."""
+    window = await window_given(bus, begin)
+    window = structs.replace(window, **_fields(options, bus.clock.now(), window.begins))
+    await bus.rehearse(checked(MaintenanceEditRequested(edit=ChangeWindow(window=window))))
+    return window, await _plan(bus, window)
+
+
+async def _plan(bus: Bus, window: MaintenanceWindow) -> WindowPlan:
     plan = (await bus.asker(MAINTENANCE)(checked(FindMaintenance(plan=window)))).planned
     if plan is None:
         raise OperationRefused("the scheduler is of an earlier version, which does not plan windows")
     if plan.refused:
         raise OperationRefused(plan.refused)
-    return window, plan
+    return plan
 
 
 async def _window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     BootOptions,
     Cli,
@@ -54,12 +55,11 @@ class MakeRoomOptions:
     reserve: str = option(
         "", "Then reserve the capacity for the project for this time, such as 10m.", metavar="TIME"
     )
-    dry_run: bool = option(False, "Show the plan; do nothing.")
 
 
 @commands.command("make-room")
 async def make_room_command(
-    cli: Cli,
+    cli: ActCli,
     options: Annotated[BootOptions, _ASKED],
     how: MakeRoomOptions,
     built: Annotated[
@@ -93,10 +93,10 @@ async def make_room_command(
         request = checked(await resolved_request(bus, request, names_of(options)))
         asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
         printer = RoomPrinter(cli, "live" if how.live else "migrate")
-        if how.dry_run:
+        if cli.dry_run:
             plan = await plan_room(bus, asked)
             if cli.as_json:
-                write_json(plan)
+                cli.value(plan, "")
             else:
                 printer.planned(plan)
             return 1 if plan.code else 0

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import structs
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     Cli,
     Commands,
@@ -76,11 +77,10 @@ class RebalanceOptions:
         False, "Run until `berth move rebalance stop`: move instances again when it is necessary."
     )
     hold: str = option("5m", "With --keep: only what was necessary for so long.", metavar="TIME")
-    dry_run: bool = option(False, "Show the moves; do nothing.")
 
 
 @commands.command("rebalance")
-async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
+async def rebalance_command(cli: ActCli, options: RebalanceOptions) -> int:
     """Move instances so that hosts are more equal, or what is free is more usable, each for a stated gain.
 
     With the goal spread, the gain of a move is by how much the fuller of its two hosts becomes emptier: with
@@ -102,7 +102,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
             await chosen_cells(bus, cli.settings, [options.cell])
         asked = query_of(options)
         printer = BalancePrinter(cli, "live" if options.live else "migrate")
-        if options.dry_run:
+        if cli.dry_run:
             printer.planned(await _planned(bus, asked))
             return 0
         if options.keep:

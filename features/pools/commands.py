@@ -6,6 +6,7 @@ from typing import Annotated
 from uuid import UUID, uuid5
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     Cli,
     Commands,
@@ -35,6 +36,7 @@ from bus.reports import SHARES, Inventory
 from bus.requests import ResourceGroup
 from bus.resources import DropProvider, Edited, EditRequested, FindProviders, Provider
 from bus.vocabulary import InUse, Missing
+from control_room.kit import several
 from features.placement_additions.messages import LOAD, LoadProviders, ProviderLoad
 
 _POOLS = UUID("6f1a1d5e-8a53-4f7e-9d0c-2b4f6f9d3c11")  # namespace of the uuids of pools
@@ -116,22 +118,37 @@ async def list_command(cli: ListCli) -> None:
 
 
 @commands.command("delete")
-async def delete_command(cli: Cli, name: NameOfPool) -> None:
+async def delete_command(cli: ActCli, name: NameOfPool) -> None:
     """Delete a pool from which no instance has allocations; its hosts stay."""
-    pool = id_of(name)
+    pool, stay = id_of(name), ""
+    order, aggregate = (
+        EditRequested(edit=DropProvider(provider=pool)),
+        DropAggregate(aggregate=pool, force=True),
+    )
     async with cli.bus("pool") as bus:
-        ask = bus.asker(topics.EDIT, TIMEOUT)
-        result = (await ask(EditRequested(edit=DropProvider(provider=pool)))).result
-        if isinstance(result, Missing):
-            raise OperationRefused(f"there is no pool {name} that `berth resource pool create` made")
-        if isinstance(result, InUse):
-            raise OperationRefused(
-                f"instances use pool {name}: `berth resource provider show {name}` lists them"
+        if cli.dry_run:
+            question = FindProviders(ids=(pool,), parts=("inventories", "aggregates"))
+            found = (await bus.asker(topics.PROVIDERS, TIMEOUT)(question)).providers
+            _check_deletion(
+                name, is_known=bool(found), is_used=any(any(each.used.values()) for each in found)
             )
-        if not isinstance(result, Edited):
-            raise OperationRefused("other processes are changing it: try again")
-        await _edit(bus, DropAggregate(aggregate=pool, force=True))
-    cli.tell(f"pool {name}: deleted", name=name, uuid=pool)
+            await bus.rehearse(order, AggregateEditRequested(edit=aggregate))
+            stay = f"; its {several(await _users(bus, found[0]), 'host')} stay"
+        else:
+            result = (await bus.asker(topics.EDIT, TIMEOUT)(order)).result
+            _check_deletion(name, not isinstance(result, Missing), isinstance(result, InUse))
+            if not isinstance(result, Edited):
+                raise OperationRefused("other processes are changing it: try again")
+            await _edit(bus, aggregate)
+    cli.tell(f"pool {name}: {cli.becomes('deleted')}{stay}", name=name, uuid=pool)
+
+
+def _check_deletion(name: str, is_known: bool, is_used: bool) -> None:
+    """Raise OperationRefused if a pool does not exist, or if instances have allocations from it."""
+    if not is_known:
+        raise OperationRefused(f"there is no pool {name} that `berth resource pool create` made")
+    if is_used:
+        raise OperationRefused(f"instances use pool {name}: `berth resource provider show {name}` lists them")
 
 
 def id_of(name: str) -> str:

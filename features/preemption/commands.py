@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, ListCli, checked, option, plain_table, positional
+from berth.kit import ActCli, BadSetting, Cli, Commands, ListCli, checked, option, plain_table, positional
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.vocabulary import Taken, seconds_of
@@ -57,11 +57,20 @@ async def set_command(cli: Cli, name: Name, options: PriorityClassOptions) -> No
 
 
 @commands.command("delete")
-async def unset_command(cli: Cli, name: Name) -> None:
+async def unset_command(cli: ActCli, name: Name) -> None:
     """Remove a priority class. Requests of its priority preempt nothing any more."""
+    edit, after = UnsetPriority(name=name), ""
     async with cli.bus("priority") as bus:
-        removed = await _edit(bus, UnsetPriority(name=name))
-    cli.value(removed, f"{name}: removed")
+        if cli.dry_run:
+            classes = (await bus.asker(PRIORITIES)(FindPriorities())).classes
+            removed = next((each for each in classes if each.name == name), None)
+            if removed is None:
+                raise _missing(name)
+            await bus.rehearse(PriorityEditRequested(edit=edit))
+            after = f"; requests of priority {removed.value} would preempt nothing"
+        else:
+            removed = await _edit(bus, edit)
+    cli.value(removed, f"{name}: {cli.becomes('removed')}{after}")
 
 
 @commands.command("list")
@@ -90,4 +99,8 @@ async def _edit(bus: Bus, edit: SetPriority | UnsetPriority) -> PriorityClass:
         return result.priority
     if isinstance(result, Taken):
         raise OperationRefused(f"another class has priority {result.value}")
-    raise OperationRefused(f"there is no priority class {', '.join(result.names)}")
+    raise _missing(*result.names)
+
+
+def _missing(*names: str) -> OperationRefused:
+    return OperationRefused(f"there is no priority class {', '.join(names)}")

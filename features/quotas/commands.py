@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, ListCli, option, plain_table, positional
+from berth.kit import ActCli, BadSetting, Commands, ListCli, option, plain_table, positional
 from features.quotas.edits import (
     parsed_limits,
     project_to_edit,
     quotas_of,
     set_quota,
+    suppose_quota,
     unset_quota,
     waiting_by_project,
 )
@@ -30,7 +31,7 @@ Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
 
 @commands.command("set")
 async def set_command(
-    cli: Cli,
+    cli: ActCli,
     project: Project,
     limits: Annotated[
         list[str] | None,
@@ -59,22 +60,26 @@ async def set_command(
     if not (parsed or deleted or every):
         raise BadSetting("name a limit, such as VCPU=40")
     async with cli.bus("quota") as bus:
-        if deleted or every:
-            edited = await unset_quota(bus, of, deleted)
-        if parsed:
-            edited = await set_quota(bus, of, parsed)
-    if not parsed:
-        cli.value(edited, f"{project}: limits deleted: {', '.join(deleted or ['all'])}")
-        return
+        if cli.dry_run:
+            edited = await suppose_quota(bus, of, parsed, [] if every else deleted, every)
+        else:
+            if deleted or every:
+                edited = await unset_quota(bus, of, deleted)
+            if parsed:
+                edited = await set_quota(bus, of, parsed)
     over = [share.resource for share in shares_of(edited) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
+    if not parsed:
+        what = "limits that would be deleted" if cli.dry_run else "limits deleted"
+        cli.value(edited, f"{project}: {what}: {', '.join(deleted or ['all'])}{note if cli.dry_run else ''}")
+        return
     texts = ", ".join(
         (
             *(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items())),
             *(f"{each} default" for each in deleted),
         )
     )
-    cli.value(edited, f"{project}: {texts}{note}")
+    cli.value(edited, f"{project}{' would have' * cli.dry_run}: {texts}{note}")
 
 
 @commands.command("list")

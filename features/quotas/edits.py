@@ -3,8 +3,11 @@
 import re
 from collections.abc import Collection, Sequence
 
+from msgspec import structs
+
 from berth.kit import BadSetting, checked
 from bus import topics
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.names import FindNames
@@ -12,6 +15,7 @@ from bus.queries import FindWaiting
 from bus.vocabulary import Missing
 from features.quotas.messages import (
     COUNTS,
+    DEFAULT,
     EDIT_QUOTA,
     NAME_OF_DEFAULT,
     QUOTAS,
@@ -67,6 +71,25 @@ async def set_quota(bus: Bus, project: str, limits: dict[str, int]) -> Quota:
 async def unset_quota(bus: Bus, project: str, resources: Sequence[str]) -> Quota:
     """Delete limits of a project (all, if no resources are given), so that the default applies again."""
     return await _edit(bus, UnsetQuota(project=project, resources=tuple(resources)))
+
+
+async def suppose_quota(
+    bus: RecordingBus, project: str, limits: dict[str, int], deleted: Sequence[str], every: bool
+) -> Quota:
+    """Return the quota that a project would have if these limits were set and `deleted`, or all, deleted."""
+    if limits:
+        await bus.rehearse(checked(QuotaEditRequested(edit=SetQuota(project=project, limits=limits))))
+        await check_resources(bus, limits)
+    if deleted or every:
+        edit = UnsetQuota(project=project, resources=tuple(deleted))
+        await bus.rehearse(checked(QuotaEditRequested(edit=edit)))
+    default = await quotas_of(bus, DEFAULT)
+    quotas = await quotas_of(bus, project)
+    quota = next((each for each in quotas if each.project == project), Quota(project=project))
+    kept = {} if every else {name: limit for name, limit in quota.limits.items() if name not in deleted}
+    own = kept | limits
+    effective = own if project == DEFAULT else {**(default[0].limits if default else {}), **own}
+    return structs.replace(quota, limits=own, effective=effective)
 
 
 async def _edit(bus: Bus, edit: QuotaEdit) -> Quota:

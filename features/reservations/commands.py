@@ -4,6 +4,7 @@ from typing import Annotated
 
 from berth.kit import (
     WHEN,
+    ActCli,
     Cli,
     Commands,
     ListCli,
@@ -16,10 +17,17 @@ from berth.kit import (
     time_given,
 )
 from bus.clock import Clock, time_text
+from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import totals
 from features.reservations.edits import edit_reservation, find_reservations, reservation_named
-from features.reservations.messages import EndReservation, ExtendReservation, Reservation, ReservationsFound
+from features.reservations.messages import (
+    EndReservation,
+    ExtendReservation,
+    Reservation,
+    ReservationEditRequested,
+    ReservationsFound,
+)
 from features.reservations.new_reservations import (
     NewReservation,
     create_reservation,
@@ -116,7 +124,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> None:
 
 @commands.command("set")
 async def extend(
-    cli: Cli,
+    cli: ActCli,
     wanted: Which,
     end: str = option("", f"The new end (default: never): {WHEN}", metavar="TIME"),
     project: Project = "",
@@ -125,18 +133,40 @@ async def extend(
     ends = time_given("--end", end, Clock().now())
     async with cli.bus("reserve") as bus:
         [reservation] = (await reservation_named(bus, wanted, project)).reservations
-        await edit_reservation(bus, ExtendReservation(reservation=reservation.id, ends=ends))
-    cli.tell(f"reservation {reservation.name} ends: {time_text(ends)}", id=reservation.id, ends=ends)
+        edit = ExtendReservation(reservation=reservation.id, ends=ends)
+        if cli.dry_run:
+            if reservation.state(Clock().now()) == "ended":
+                raise OperationRefused(f"reservation {reservation.name} has ended")
+            await bus.rehearse(ReservationEditRequested(edit=edit))
+        else:
+            await edit_reservation(bus, edit)
+    does = "would end" if cli.dry_run else "ends"
+    cli.tell(f"reservation {reservation.name} {does}: {time_text(ends)}", id=reservation.id, ends=ends)
 
 
 @commands.command("delete")
-async def delete(cli: Cli, wanted: Which, project: Project = "") -> None:
-    """End a reservation and delete its record. Instances that drew from it keep running."""
+async def delete(
+    cli: ActCli,
+    wanted: Annotated[list[str], positional("Their names or uuids.", metavar="RESERVATION...")],
+    project: Project = "",
+) -> int:
+    """End reservations and delete their records. Instances that drew from them keep running."""
     async with cli.bus("reserve") as bus:
-        [reservation] = (await reservation_named(bus, wanted, project)).reservations
-        edited = await edit_reservation(bus, EndReservation(reservation=reservation.id, forget=True))
-    released = f"{edited.released} slots released"
-    cli.tell(f"reservation {reservation.name} deleted: {released}", id=reservation.id, gone=True)
+
+        async def delete_one(name: str) -> None:
+            found = await reservation_named(bus, name, project)
+            [reservation] = found.reservations
+            edit = EndReservation(reservation=reservation.id, forget=True)
+            if cli.dry_run:
+                await bus.rehearse(ReservationEditRequested(edit=edit))
+                count = sum(bool(slot.held) for slot in found.slots.get(reservation.id, ()))
+            else:
+                count = (await edit_reservation(bus, edit)).released
+            released = f"{count} slots {cli.becomes('released')}"
+            facts = {"id": reservation.id, "released": count, "gone": True}
+            cli.tell(f"reservation {reservation.name} {cli.becomes('deleted')}: {released}", **facts)
+
+        return await cli.each(wanted, delete_one)
 
 
 def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.kit import (
-    Cli,
+    ActCli,
     Commands,
     ListCli,
     chosen_cells,
@@ -22,8 +22,9 @@ from berth.kit import (
 )
 from bus.clock import Clock
 from bus.errors import OperationRefused
+from control_room.kit import several
 from features.shared_nodes.messages import AgentsFound, SharingEditRequested
-from features.shared_nodes.operations import edit_agent, find_agents, leave_nodes
+from features.shared_nodes.operations import edit_agent, find_agents, leave_nodes, suppose_edit
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
@@ -59,20 +60,20 @@ async def show_agents(
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> None:
+async def disable_command(cli: ActCli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> None:
     """Disable an agent: its free nodes go to other agents; it keeps nodes with instances."""
     await edit(cli, SharingEditRequested(cell="any", agent=name, edit="disable"), cell, wait)
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> None:
+async def enable_command(cli: ActCli, name: Name, cell: Cell = "") -> None:
     """Enable an agent, so that free nodes are assigned to it again."""
     await edit(cli, SharingEditRequested(cell="any", agent=name, edit="enable"), cell, 0.0)
 
 
 @commands.command("rehome")
 async def rehome_command(
-    cli: Cli,
+    cli: ActCli,
     name: Name,
     to: str = option("", "The agent that gets them (default: those with the fewest nodes).", metavar="AGENT"),
     node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="NAME|UUID"),
@@ -108,13 +109,21 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
 
 
 async def edit(
-    cli: Cli, request: SharingEditRequested, cell: str, wait: float, nodes: Sequence[str] = ()
+    cli: ActCli, request: SharingEditRequested, cell: str, wait: float, nodes: Sequence[str] = ()
 ) -> None:
     """Send a change of an agent, for `nodes` (names or uuids) only if given, and print the result."""
     name = request.agent
     async with cli.bus("agent") as bus:
         roots = [await host_id(bus, node) for node in nodes]
         request = structs.replace(request, nodes=tuple(roots))
+        if cli.dry_run:
+            would = await suppose_edit(bus, cli.settings, request, cell)
+            facts = {"agent": name, "edit": request.edit, **vars(would)}
+            having = f", {would.occupied} of them with an instance" if would.occupied else ""
+            nodes = f"{several(would.nodes, 'node')} would go to other agents{having}"
+            does = "would get nodes again" if request.edit == "enable" else nodes
+            cli.tell(f"{name} in cell {would.cell}: {does}", **facts)
+            return
         cell, answer = await edit_agent(bus, cli.settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
         moved = f"; {answer.moved} nodes have another agent now" if answer.moved else ""

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from berth.kit import Settings, ask_cells, cells_text, checked, chosen_cells
 from bus.clock import monotonic
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from features.shared_nodes.core.ring import RingMember, refusal
 from features.shared_nodes.messages import (
     EDIT_SHARING,
     FIND_AGENTS,
@@ -42,6 +45,41 @@ async def edit_agent(
     if answer.refused:
         raise OperationRefused(answer.refused)
     return cell, answer
+
+
+@dataclass(frozen=True)
+class SupposedChange:
+    """How many nodes of an agent would go to other agents, and how many instances these nodes have."""
+
+    cell: str
+    nodes: int
+    occupied: int
+
+
+async def suppose_edit(
+    bus: RecordingBus, settings: Settings, request: SharingEditRequested, cell: str
+) -> SupposedChange:
+    """Return what a change of a bare-metal agent would do; raise the errors of `edit_agent`."""
+    checked(request)
+    cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
+    await bus.rehearse(structs.replace(request, cell=cell))
+    found, _ = await find_agents(bus, [cell])
+    agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
+    members = {
+        name: RingMember(agent=name, pool=agent.pool, alive=agent.alive, disabled=agent.disabled)
+        for name, agent in agents.items()
+    }
+    if why := refusal(request, members):
+        raise OperationRefused(why)
+    agent = agents[request.agent]
+    match request.edit:
+        case "disable":
+            return SupposedChange(cell, 0 if agent.disabled else agent.free, 0)
+        case "rehome" if request.nodes:
+            return SupposedChange(cell, len(request.nodes), 0)
+        case "rehome":
+            return SupposedChange(cell, agent.free + agent.occupied, agent.occupied)
+    return SupposedChange(cell, 0, 0)
 
 
 async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from bus.vocabulary import Message
 from bus.worker import WorkerRows, answers, every
 from cell_conductor.extension import CellBuilds, NodeSharing
 from features.shared_nodes import store
-from features.shared_nodes.core.ring import LastRenewals, RingMember, forgotten, moves
+from features.shared_nodes.core.ring import LastRenewals, RingMember, forgotten, moves, refusal
 from features.shared_nodes.messages import (
     EDIT_SHARING,
     FIND_AGENTS,
@@ -328,7 +328,7 @@ class Ring(NodeSharing):
     async def _edit_once(self, request: SharingEditRequested) -> SharingEditAnswered:
         async with self.database.write() as tx:
             members = {member.agent: member for member in await store.members(tx)}
-            if why := _refused(request, members):
+            if why := refusal(request, members):
                 return SharingEditAnswered(refused=why)
             member = members[request.agent]
             if request.edit != "rehome":
@@ -345,23 +345,3 @@ class Ring(NodeSharing):
             ]
             await store.save(tx, member.pool, version, leaving)
         return SharingEditAnswered()
-
-
-def _refused(request: SharingEditRequested, members: dict[str, RingMember]) -> str:
-    member = members.get(request.agent)
-    if member is None:
-        known = ", ".join(sorted(members)) or "none"
-        return f"no agent {request.agent!r} shares nodes in this cell; there are: {known}"
-    if request.edit != "rehome":
-        return ""
-    if member.takes and not request.nodes:
-        return f"{member.agent} is enabled and would get free nodes again: disable it first"
-    takers = {taker.agent for taker in members.values() if taker.takes and taker.pool == member.pool}
-    if not request.to:
-        return "" if takers - {member.agent} else f"no other agent can take the nodes of {member.pool}"
-    to = members.get(request.to)
-    if to is None or to.pool != member.pool:
-        return f"there is no agent {request.to!r} that acts for {member.pool}"
-    if to is member:
-        return f"{member.agent} has them"
-    return "" if to.alive else f"{to.agent} is not there: its lease is over"

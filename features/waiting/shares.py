@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from berth.kit import BadSetting, Cli, Commands, ListCli, checked, option, plain_table, positional
+from berth.kit import ActCli, BadSetting, Commands, ListCli, checked, option, plain_table, positional
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
@@ -29,7 +29,7 @@ Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
 
 @commands.command("set")
 async def set_command(
-    cli: Cli,
+    cli: ActCli,
     project: Project,
     weight: Annotated[
         str, positional("A number; `default`: the weight of all other projects.", metavar="WEIGHT")
@@ -41,6 +41,13 @@ async def set_command(
     """
     of, number = _project_to_edit(project), None if weight == NAME_OF_DEFAULT else _weight(weight)
     async with cli.bus("share") as bus:
+        if cli.dry_run:
+            weights = {each.project: each.weight for each in await fair_shares(bus)}
+            now = weights.get(of, weights.get(DEFAULT, 1))
+            await bus.rehearse(checked(WeightEditRequested(project=of, weight=number)))
+            facts = {"project": of, "before": now, "weight": number}
+            cli.tell(f"{project}: weight {weight if number else 'would be deleted'}, now {now}", **facts)
+            return
         edited = await set_weight(bus, of, number)
     cli.value(edited, f"{project}: weight {weight if number else 'deleted'}")
 

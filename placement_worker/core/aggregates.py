@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bus.aggregates import (
     ZONE,
@@ -149,19 +150,36 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
     return working.with_contents(state, aggregates=tuple(sorted(aggregates)), reported=reported)
 
 
+class ZonedHost(NamedTuple):
+    """The data of a host that decide whether its availability zone may change."""
+
+    host: str
+    zone: str  # that its agent reports
+    aggregates: Collection[str]  # ids
+    shares: bool  # a sharing provider, which may serve several zones
+    in_use: bool  # a consumer has allocations
+
+
+def zoned(tree: Tree) -> ZonedHost:
+    """Return the data of a host that decide about its availability zone."""
+    root = tree.providers[0]
+    return ZonedHost(
+        tree.host or root.name, tree.zone, root.aggregates, SHARES in root.traits, bool(tree.in_use)
+    )
+
+
 def zone_trouble(
-    wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
+    wanted: Intent, described: Described, pairs: Iterable[tuple[ZonedHost, ZonedHost]]
 ) -> TwoZones | ZoneInUse | None:
     """Return a refusal if an edit puts a host into two availability zones or, without `force`, changes the
-    zone of a host with instances; else None. `pairs` are the hosts' trees before and after.
+    zone of a host with instances; else None. `pairs` are the hosts before and after.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
-        root = then.providers[0]
-        if SHARES in root.traits:  # a sharing provider may serve several zones
+        if then.shares:
             continue
-        host = then.host or root.name
+        host = then.host
         before, now = zones(was, described), zones(then, after)
         for zone in now.keys() - before.keys():
             for other, by in now.items():
@@ -176,12 +194,12 @@ def zone_trouble(
     return ZoneInUse(hosts=hosts, count=len(moving), zone=moving[0][1], to=moving[0][2])
 
 
-def zones(tree: Tree, described: Described) -> dict[str, str]:
+def zones(host: ZonedHost, described: Described) -> dict[str, str]:
     """Return a host's availability zones, each with a text that names its source: a report of the host's
     agent, or an aggregate.
     """
-    found = {tree.zone: "what its owner reports"} if tree.zone else {}
-    for id_ in tree.providers[0].aggregates:
+    found = {host.zone: "what its owner reports"} if host.zone else {}
+    for id_ in host.aggregates:
         aggregate = described.get(id_)
         if aggregate is not None and not aggregate.gone and (zone := aggregate.metadata.get(ZONE)):
             found[zone] = f"aggregate {aggregate.name or id_}"

@@ -14,6 +14,7 @@ from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_a
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import ferry_user_of, user_of
 from berth.kit.broker_users import BrokerTool
+from berth.kit.dry_run import ActCli
 from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -46,7 +47,7 @@ class Making:
 
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
         sent = io.StringIO()
-        cli = Cli(SETTINGS, False, Console(file=sent, width=200))
+        cli = ActCli(SETTINGS, False, Console(file=sent, width=200))
         await plainly(remove(cli, "c9", force, False, keep_user, tool=BrokerTool()))
         return sent.getvalue()
 
@@ -177,7 +178,7 @@ class ManagedAgents:
 
     async def remove(self, *, no_user: bool = False) -> str:
         out = io.StringIO()
-        cli = Cli(SETTINGS, False, Console(file=out, width=300))
+        cli = ActCli(SETTINGS, False, Console(file=out, width=300))
         await plainly(remove_agent(cli, "c9", "a1", no_user, tool=BrokerTool()))
         return out.getvalue()
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from berth import composition, dead_letters
 from berth.commands import dead
+from berth.kit.dry_run import ActCli
 from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.local import LocalBroker, LocalTransport
@@ -113,7 +114,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
     broker.store_dead_letter(a_json_letter())
     for command in (dead.drop, dead.replay):
         with pytest.raises(BadSetting, match="an empty id matches every id: give `all`"):
-            await command(Cli(Settings(), say=say), ids)
+            await command(ActCli(Settings(), say=say), ids)
     with pytest.raises(BadSetting, match="an empty id"):
         await dead.show_letter(Cli(Settings(), False, say), ids[-1])
     assert list(broker.dead) == ["letter"]
@@ -122,15 +123,15 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
 async def test_all_and_ids_exclude_each_other(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter())
     with pytest.raises(BadSetting, match="`all` includes every id"):
-        await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
-    assert await dead.drop(Cli(Settings(), False, say), ["all"]) == 0
+        await dead.drop(ActCli(Settings(), False, say), ["all", "letter"])
+    assert await dead.drop(ActCli(Settings(), False, say), ["all"]) == 0
     assert (reply(say), broker.dead) == ("1 dropped\n", {})
 
 
 async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
         broker.store_dead_letter(a_json_letter(id_))
-    assert await dead.drop(Cli(Settings(), False, say), ["a", "b", "x"]) == 0
+    assert await dead.drop(ActCli(Settings(), False, say), ["a", "b", "x"]) == 0
     assert list(broker.dead) == ["c"]
     assert reply(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
 
@@ -141,9 +142,9 @@ async def test_json_output_names_replayed_and_remaining_letters(
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", "gone"), ("b", "scheduler:build.requested")):
         broker.store_dead_letter(a_json_letter(id_, queue=queue))
-    assert await dead.replay(Cli(Settings(), True, say), ["all"]) == 1
+    assert await dead.replay(ActCli(Settings(), True, say), ["all"]) == 1
     assert await dead.show_letter(Cli(Settings(), True, say), "a") == 0
-    assert await dead.drop(Cli(Settings(), True, say), ["all"]) == 0
+    assert await dead.drop(ActCli(Settings(), True, say), ["all"]) == 0
     replayed, shown, dropped = map(json.loads, capsys.readouterr().out.splitlines())
     assert replayed == {"replayed": 1, "staying": ["a stays: there is no queue 'gone'"]}
     assert (shown["id"], shown["queue"], shown["body"]) == ("a", "gone", '{"n":1}')
@@ -171,7 +172,7 @@ async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_its_cell(
 ) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if may else 1)
+    assert await dead.replay(ActCli(Settings(), False, say), ["all"]) == (0 if may else 1)
     assert (len(broker.queues[queue].items), len(broker.dead)) == ((1, 0) if may else (0, 1))
     assert may or ("letter stays" in reply(say) and queue in reply(say))
 
@@ -185,7 +186,7 @@ def forged(id_: str = "letter", **more: Any) -> DeadLetter:
 async def test_a_letter_of_a_refused_sender_is_not_replayed(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     broker.store_dead_letter(forged())
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
+    assert await dead.replay(ActCli(Settings(), False, say), ["all"]) == 1
     assert list(broker.dead) == ["letter"]
     assert not broker.queues["scheduler:build.requested"].items
     assert "refused because of its sender, 'client.shop.0'" in reply(say)
@@ -200,7 +201,7 @@ async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_record
     broker.declare(QueueSpec(queue))
     for id_ in ("a", "b"):
         broker.store_dead_letter(forged(id_))
-    cli = Cli(Settings(), False, say)
+    cli = ActCli(Settings(), False, say)
     with pytest.raises(BadSetting, match="takes ids, not `all`"):
         await dead.replay(cli, ["all"], as_operator=True)
     async with serving(lambda: LocalTransport(broker), region.worker()):

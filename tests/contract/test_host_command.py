@@ -93,8 +93,43 @@ async def test_a_name_of_several_hosts_is_refused_with_their_uuids(
 ) -> None:
     assert await report(placement, a_node(1, "metal1"), a_node(2, "host-1")) == ["", ""]
     with pytest.raises(OperationRefused, match=f"one of {uid(1, 'a')} and {uid(2, 'c')}"):
-        await host_command("disable", "metal1", "host-1")
+        await host_command("disable", "host-1")
     assert await host_command("disable", uid(2, "c")) == "host-1: disabled\n"
+
+
+@pytest.mark.usefixtures("no_scheduler")
+async def test_each_of_several_hosts_is_disabled_whatever_becomes_of_the_others(
+    host_command: CommandLine,
+) -> None:
+    assert (await host_command("disable", "host-9", "host-1", "host-2", ends=1)).splitlines() == [
+        "there is no host 'host-9'; `berth host list` lists them", "host-1: disabled", "host-2: disabled",
+    ]  # fmt: skip
+    with pytest.raises(OperationRefused, match="there is no host 'host-9'"):
+        await host_command("enable", "host-9")
+
+
+@pytest.mark.usefixtures("no_scheduler")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("disable", "host-1"), "host-1: would be disabled"),
+        (("disable", "host-1", "--because", "disk"), "host-1: would be disabled, because of disk"),
+        (("force-down", "host-1"), "host-1: would be forced down"),
+        (("disable", "host-2"), "host-2: is so already (disabled)"),
+        (("enable", "host-2"), "host-2: would be open"),
+    ],
+)
+async def test_a_dry_run_says_what_would_become_of_a_host(
+    host_command: CommandLine, placement: Placement, words: tuple[str, ...], says: str
+) -> None:
+    await host_command("disable", "host-2")
+    before = [await traits(placement, number) for number in (1, 2)]
+    assert await host_command(*words, "--dry-run") == f"{says}\n"
+    [would] = await host_command.json(*words, "--dry-run")
+    assert (would["dry_run"], would["host"]) == (True, says.split(":")[0])
+    assert [await traits(placement, number) for number in (1, 2)] == before
+    with pytest.raises(OperationRefused, match="there is no host 'host-9'"):
+        await host_command("disable", "host-9", "--dry-run")
 
 
 @pytest.mark.usefixtures("no_scheduler")
@@ -317,6 +352,34 @@ async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placeme
     assert await berth("set", "orient", "--no-zone") == "orient: changed\n"
     assert await berth("delete", "orient", "--force") == "orient: deleted, 1 host taken out\n"
     assert await berth("list") == "no aggregate\n"
+
+
+async def test_a_dry_run_of_an_edit_of_an_aggregate_is_judged_as_the_edit_and_changes_nothing(
+    berth: CommandLine, placement: Placement
+) -> None:
+    await has_hosts(placement)
+    await must_take(placement, a_claim(1, on_hosts(1)))
+    hosts = ("--host", "host-1", "--host", "host-2", "--force")
+    await berth("create", "east", "--zone", "e", *hosts, "--uuid", EAST)
+    before = await berth.json("show", "east")
+    for words, says in (
+        (("set", "east", "--remove-host", "host-2"), "east: would be changed, 1 host taken out"),
+        (("set", "east", "--add-host", "host-1"), "east: is so already"),
+        (("delete", "east", "--force"), "east: would be deleted, 2 hosts taken out"),
+    ):
+        assert await berth(*words, "--dry-run") == f"{says}\n"
+    for words in (
+        ("delete", "east"), ("set", "east", "--remove-host", "host-1"), ("set", "east", "--add-host", "h9"),
+    ):  # fmt: skip
+        problems = []
+        for dry_run in (("--dry-run",), ()):
+            with pytest.raises(OperationRefused) as refused:
+                await berth(*words, *dry_run)
+            problems.append(str(refused.value))
+        assert problems[0] == problems[1]
+    assert await berth.json("show", "east") == before
+    [would] = await berth.json("set", "east", "--add-host", "host-3", "--dry-run")
+    assert (would["dry_run"], would["added"], would["gone"]) == (True, ["host-3"], False)
 
 
 async def test_aggregates_are_printed_as_json(berth: CommandLine, placement: Placement) -> None:

@@ -14,8 +14,8 @@ from berth.commands.builds import delete
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.features import packages
 from berth.kit import builds, listing
+from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli, Listing
-from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild, RefusedFound
@@ -237,7 +237,9 @@ async def test_the_command_needs_no_cell(
             await ended.get()
         try:
             await plainly(
-                delete(Cli(Settings(), False, Console(file=sent, width=200)), BUILD, "", wait, timeout=60.0)
+                delete(
+                    ActCli(Settings(), False, Console(file=sent, width=200)), [BUILD], "", wait, timeout=60.0
+                )
             )
         except OperationRefused as problem:
             assert says in str(problem)
@@ -296,9 +298,9 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
 ) -> None:
     broker, output = LocalBroker(), io.StringIO()
     monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(broker))
-    cli = ListCli(Settings(), False, Console(file=output))
+    cli = ActCli(Settings(), False, Console(file=output))
     async with serving(lambda: LocalTransport(broker), cell_and_placement(known, held)):
-        deleting = plainly(delete(cli, DELETED_BUILD, "c1", True, timeout=10.0))
+        deleting = plainly(delete(cli, [DELETED_BUILD], "c1", True, timeout=10.0))
         if says is None:
             await deleting
             assert output.getvalue() == f"{DELETED_BUILD} deleted\n"

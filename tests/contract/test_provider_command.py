@@ -14,7 +14,7 @@ from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
 from berth.kit import hosts
-from berth.kit.terminal import Cli
+from berth.kit.dry_run import ActCli
 from berth.settings import BadSetting, Settings
 from bus.claims import Claimed
 from bus.errors import OperationRefused
@@ -39,7 +39,7 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 async def reply(root: str, cell: str, as_json: bool = False) -> str:
     text = io.StringIO()
-    await reset(Cli(SETTINGS, as_json, Console(file=text, width=200)), root, cell)
+    await reset(ActCli(SETTINGS, as_json, Console(file=text, width=200)), root, cell)
     return text.getvalue().strip()
 
 
@@ -78,7 +78,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
     async def given(match: str, dry_run: bool = False) -> str:
         text = io.StringIO()
         out = Console(file=text, width=200)
-        await reset_the_ownerless(Cli(SETTINGS, False, out), "c2", match, dry_run)
+        await reset_the_ownerless(ActCli(SETTINGS, False, out, dry_run=dry_run), "c2", match)
         return text.getvalue().strip()
 
     assert await given("rack1-*", dry_run=True) == "2 hosts would go to cell c2: rack1-3, rack1-5"

@@ -22,6 +22,7 @@ from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cells import drain, mark
 from berth.configuration import read
 from berth.kit.broker_users import BrokerTool
+from berth.kit.dry_run import ActCli
 from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus import topics
@@ -65,7 +66,7 @@ class CellMakersSite:
     async def add_agent(self, name: str) -> Settings:
         """Create the agent's user, and return the settings that its file makes."""
         file, quiet = self.directory / f"{name}.toml", Console(file=io.StringIO())
-        cli, tool = Cli(self.settings, False, quiet), BrokerTool(rabbitmqctl=self.rabbitmqctl)
+        cli, tool = ActCli(self.settings, False, quiet), BrokerTool(rabbitmqctl=self.rabbitmqctl)
         await add_agent(cli, CELL, name, AgentOptions(file=file), tool=tool)
         flags = {
             "simulator.hosts": 2,
@@ -148,7 +149,7 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
 
         quiet = Console(file=io.StringIO())
-        await mark(Cli(site.settings, False, quiet), CELL, False, None)
+        await mark(ActCli(site.settings, False, quiet), CELL, False, None)
         await until(lambda: fits(site, False))
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
@@ -157,17 +158,17 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
 
         waiting = asyncio.create_task(site.boot(3, wait="1m"))
         await until(lambda: waits(site))
-        await mark(Cli(site.settings, False, quiet), CELL, True, None)
+        await mark(ActCli(site.settings, False, quiet), CELL, True, None)
         woken = await waiting
         assert isinstance(woken, BuildEnded) and woken.status == "active"
 
-        assert await drain(Cli(site.settings, False, quiet), CELL, False, None, None) == 1
+        assert await drain(ActCli(site.settings, False, quiet), CELL, False, None, None) == 1
         await site.delete(1)
         await site.delete(3)
-        assert await drain(Cli(site.settings, False, quiet), CELL, True, 30, None) == 0
+        assert await drain(ActCli(site.settings, False, quiet), CELL, True, 30, None) == 0
     sent = io.StringIO()
     await remove(
-        Cli(site.settings, False, Console(file=sent, width=200)),
+        ActCli(site.settings, False, Console(file=sent, width=200)),
         CELL,
         False,
         True,

@@ -10,10 +10,12 @@ from typing import Annotated
 from msgspec import structs
 
 from berth.kit import (
+    ActCli,
     BadSetting,
     Cli,
     Commands,
     HostNames,
+    Marking,
     Settings,
     WaitingCommand,
     check_to_cell,
@@ -32,6 +34,7 @@ from berth.kit import (
     waiting_time,
     write_json,
 )
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN
@@ -67,13 +70,10 @@ class DrainOptions:
     most: int = option(10, "So many at a time.", "--max", min=1, metavar="N")
     wait: str = option("", "Each may wait so long for room: 90s, 30m, 12h.", metavar="TIME")
     because: str = option("drain", "Why they are closed, as `berth host disable --because`.", metavar="WORD")
-    dry_run: bool = option(
-        False, "Print what would be done, which instances would stay, and why; change nothing."
-    )
 
 
 @commands.command("drain")
-async def drain_command(cli: Cli, options: DrainOptions) -> int:
+async def drain_command(cli: ActCli, options: DrainOptions) -> int:
     """Empty hosts: disable them, and move their instances to other hosts of the cell, some at a time.
 
     Schedulers carry the drain out, also if this command is killed. Exit 0 if no instance stays, else 1, with
@@ -95,7 +95,8 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
     async with cli.bus("drain") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         hosts = await _hosts(bus, cli.settings, options)
-        if options.dry_run:
+        if cli.dry_run:
+            await rehearse_marks(bus, hosts, disabling(because))
             return await print_plan(bus, hosts, asked, cli, "disabled")
         for host in hosts:
             marked = await disabling(because)(bus, host)
@@ -209,6 +210,12 @@ def _is(holder: Consumer) -> str:
     return _IS.get(holder.type or "", other)
 
 
+async def rehearse_marks(bus: RecordingBus, hosts: Sequence[Provider], marking: Marking) -> None:
+    """Raise OperationRefused if the operator may not close one of the hosts."""
+    for host in hosts:
+        await marking.rehearsed(bus, host)
+
+
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
     """Print what a drain would do with each instance, without moving any; return 1 if instances would stay,
     else 0. `asked`: the move to evaluate for each instance; `state`: the state that the hosts would get, such
@@ -245,13 +252,10 @@ class EvacuateOptions:
     )
     most: int = option(50, "So many at a time.", "--max", min=1, metavar="N")
     to_cell: str = option("", "To hosts of this cell.", metavar="CELL")
-    dry_run: bool = option(
-        False, "Print what would be done, which instances would stay, and why; change nothing."
-    )
 
 
 @commands.command("evacuate", cls=WaitingCommand)
-async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
+async def evacuate_command(cli: ActCli, options: EvacuateOptions) -> int:
     """Rebuild all instances of a dead host on other hosts.
 
     Use it only for a host that is switched off or completely disconnected: the command first marks it as
@@ -265,7 +269,8 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     async with cli.bus("evacuate") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         host = await host_named(bus, options.host)
-        if options.dry_run:
+        if cli.dry_run:
+            await rehearse_marks(bus, [host], forcing_down(True))
             # An evacuation is refused until the host is forced down. A migration has the same destinations.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")

@@ -9,6 +9,7 @@ from msgspec import structs
 from rich.table import Table
 
 from berth.kit import (
+    ActCli,
     Cli,
     Commands,
     ListCli,
@@ -24,18 +25,24 @@ from berth.kit import (
     positional,
     print_funnel,
     require_all_answers,
-    uuid_of,
+    whole_id,
+    whole_ids,
     within_seconds,
     write_json,
 )
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
+from bus.messages import BuildCancelRequested
 from bus.queries import WaitingRequest
 from features.moves.commands.moves import MovePrinter
-from features.moves.messages import FindMoves, MoveStands, Steering
+from features.moves.core.steering import why_not_steered
+from features.moves.messages import FindMoves, MoveStands, MoveSteered, Steering
 from features.moves.moving import MoveOutcome, move_in_progress, moves_of, steering, waiting_moves
+
+_LEAST, _UUID_LENGTH = 8, 32  # characters of the beginning of an id, and at least of a whole one
 
 commands = Commands()
 moves = Commands(name="move", no_args_is_help=True)
@@ -52,14 +59,9 @@ async def list_command(
     limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
 ) -> None:
     """List the moves in progress in all cells; with --all, also moves that have ended."""
-    question = FindMoves(
-        cell="any",
-        builds=tuple(uuid_of(build_name) for build_name in build or ()),
-        host=host,
-        under_way=not every,
-        limit=limit,
-    )
     async with cli.bus("moves") as bus:
+        builds = await whole_ids(bus, cli.settings, build or ())
+        question = FindMoves(cell="any", builds=tuple(builds), host=host, under_way=not every, limit=limit)
         found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, cell or ()), question)
     found.sort(key=lambda move: (-move.since, move.move))
     none = "none" if every else "no move is in progress (--all shows ended ones)"
@@ -75,9 +77,9 @@ async def show_command(
     ],
 ) -> None:
     """Show a move: its state, phases with durations, the hosts tried, and why its destination was chosen."""
-    id_ = uuid_of(of, "a move or a build")
     async with cli.bus("moves") as bus:
         cells = await chosen_cells(bus, cli.settings, ())
+        id_ = await _whole_id(bus, cli, cells, of)
         found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))
         if not found:
             found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
@@ -129,14 +131,19 @@ _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abo
 
 @dataclass(frozen=True)
 class SteeringOptions:
-    of: Annotated[list[str], positional("Uuids of instances, or of their moves.", metavar="BUILD|MOVE...")]
+    of: Annotated[
+        list[str],
+        positional(
+            "Uuids of instances, or of their moves; at least 8 characters of each.", metavar="BUILD|MOVE..."
+        ),
+    ]
     wait: bool = option(False, "Follow it to its end; exit 1 unless it ends as requested.")
     timeout: float = option(600.0, "Seconds to follow it.", min=0)
     cell: str = option("", "Its cell, if known: other cells are not queried then.")
 
 
 @moves.command("confirm")
-async def confirm(cli: Cli, options: SteeringOptions) -> int:
+async def confirm(cli: ActCli, options: SteeringOptions) -> int:
     """Confirm a move that waits for confirmation: the instance stays at the destination; the source is
     released.
     """
@@ -144,13 +151,13 @@ async def confirm(cli: Cli, options: SteeringOptions) -> int:
 
 
 @moves.command("revert")
-async def revert(cli: Cli, options: SteeringOptions) -> int:
+async def revert(cli: ActCli, options: SteeringOptions) -> int:
     """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
     return await steer(cli, options, "revert")
 
 
 @moves.command("abort")
-async def abort(cli: Cli, options: SteeringOptions) -> int:
+async def abort(cli: ActCli, options: SteeringOptions) -> int:
     """Abort a move: the instance continues to run at its source.
 
     This is possible until the instance is started on its new host; later the command is refused. A move that
@@ -160,7 +167,7 @@ async def abort(cli: Cli, options: SteeringOptions) -> int:
 
 
 @moves.command("force")
-async def force(cli: Cli, options: SteeringOptions) -> int:
+async def force(cli: ActCli, options: SteeringOptions) -> int:
     """Force a live migration to complete: the instance is stopped while the remaining memory is copied.
 
     Use it for an instance that changes its memory faster than it can be copied.
@@ -168,20 +175,66 @@ async def force(cli: Cli, options: SteeringOptions) -> int:
     return await steer(cli, options, "force")
 
 
-async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
-    """Order moves to continue, abort or revert; with `wait`, return 1 unless all end so."""
-    ids = list(dict.fromkeys(uuid_of(given, "a build or a move") for given in options.of))
+async def steer(cli: ActCli, options: SteeringOptions, to: Steering) -> int:
+    """Confirm, revert, abort or force moves; return 1 if one is refused or, with `wait`, does not end so."""
     async with cli.bus("steer") as bus:
         cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)
-        printer = MovePrinter(cli)
-        found = [await _find_move(bus, cells, id_, to) for id_ in ids]
-        waiting = [request for request in found if isinstance(request, WaitingRequest)]
-        started = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
-        moves = [move for move in found if isinstance(move, MoveStands)]
-        moves += [await move_in_progress(bus, cells, move) for move in started]
+        ids = [await _whole_id(bus, cli, cells, given) for given in options.of]
+        printer, moves = MovePrinter(cli), list[MoveStands]()
+
+        async def steer_one(id_: str) -> bool:
+            found = await _find_move(bus, cells, id_, to)
+            if cli.dry_run:
+                return await _rehearse(cli, bus, found, to)
+            if isinstance(found, WaitingRequest):
+                if await _wait_ended(bus, found, printer):
+                    return True
+                found = await move_in_progress(bus, cells, found.request)
+            moves.append(found)
+            return True
+
+        code = await cli.each(ids, steer_one)
         async with asyncio.TaskGroup() as group:
             each = [group.create_task(_steer(bus, move, to, options, printer)) for move in moves]
-    return 0 if all(task.result() for task in each) else 1
+    return code if all(task.result() for task in each) else 1
+
+
+async def _whole_id(bus: Bus, cli: Cli, cells: Sequence[str], given: str) -> str:
+    """Return the uuid of a build or move that is given whole or by its first characters. Raise
+    OperationRefused if several moves in progress, or several builds, begin so.
+    """
+    begins = given.lower()
+    question = FindMoves(cell="any", under_way=True, limit=1000)
+    found = [] if len(begins) >= _UUID_LENGTH else (await _ask(bus, cells, question))[0]
+    moves = sorted({move.move for move in found if len(begins) >= _LEAST and move.move.startswith(begins)})
+    if len(moves) > 1:
+        raise OperationRefused(f"{len(moves)} moves begin with {given}: {', '.join(moves)}")
+    return moves[0] if moves else await whole_id(bus, cli.settings, given, "a build or a move")
+
+
+_WOULD = {
+    "confirm": "would stay on {host}, and its capacity on {source} would be released",
+    "revert": "would return to {source}",
+    "abort": "would stay on {source}",
+    "force": "would be stopped while the rest of its memory is copied to {host}",
+}
+
+
+async def _rehearse(cli: ActCli, bus: RecordingBus, found: MoveStands | WaitingRequest, to: Steering) -> bool:
+    """Print what an order would do to a move; return whether it would be carried out."""
+    if isinstance(found, WaitingRequest):
+        await bus.rehearse(BuildCancelRequested(build=found.request))
+        build = next(iter(found.builds), found.request)
+        cli.tell(f"{build}: its move would not wait any more", move=found.request, build=build, to=to)
+        return True
+    await bus.rehearse(MoveSteered(move=found.move, build=found.build, cell=found.cell, to=to))
+    facts = {"move": found.move, "build": found.build, "to": to, "phase": found.phase}
+    if why := why_not_steered(to, found.kind, found.phase):
+        cli.value({**facts, "refused": why}, f"{found.build}: {why}", "red")
+        return False
+    would = _WOULD[to].format(host=printable(found.host) or "-", source=printable(found.source) or "-")
+    cli.tell(f"{found.build} {would}", **facts)
+    return True
 
 
 async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:

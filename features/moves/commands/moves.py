@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from berth.kit import (
     PUBLISH_SECONDS,
+    ActCli,
     BadSetting,
     Cli,
     Commands,
@@ -26,13 +27,14 @@ from berth.kit import (
     positional,
     print_funnel,
     publish,
-    uuid_of,
     wait_sentence,
     waiting_time,
+    whole_ids,
     write_json,
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.parts import MoveParts
 from bus.queries import BuildStands, WaitingRequest
@@ -59,8 +61,9 @@ _HOW = "How"
 
 commands = Commands()
 
-Builds = Annotated[list[str], positional("Uuids of instances.", metavar="BUILD...")]
-OneBuild = Annotated[str, positional("The uuid of the instance.", metavar="BUILD")]
+Builds = Annotated[
+    list[str], positional("Uuids of instances, or at least 8 characters of each.", metavar="BUILD...")
+]
 VERIFY = "It waits on its new host until you `berth move confirm` or `berth move revert` it."
 VerifyFor = Annotated[
     str, described("After so long it is confirmed without you: 90s, 30m, 12h.", metavar="TIME", panel=_HOW)
@@ -105,7 +108,6 @@ class _Followed:
     cell: str = option("", "Its cell, if known: other cells are not queried then.")
 
     wait: bool | str | None = None
-    dry_run = False  # only moves that may wait for capacity have this option
 
     @property
     def follows(self) -> bool:
@@ -130,11 +132,6 @@ class Waiting(_Followed):
         panel=_HOW,
     )
     priority: int = option(0, "Priority in the queue for capacity, at most 9.", min=0, max=9, panel=_HOW)
-    dry_run: bool = option(
-        False,
-        "Print where it would go now, or why it would not move; change nothing. Exit 1 if it would not move.",
-        panel=_HOW,
-    )
 
     def of(self, request: MoveRequested) -> MoveRequested:
         """Return the request with the time to wait for capacity, and the priority, that the options give."""
@@ -166,7 +163,7 @@ class MoveOptions:
 
 @commands.command("move", cls=WaitingCommand)
 async def move_command(
-    cli: Cli, builds: Builds, where: Destination, how: Waiting, options: MoveOptions
+    cli: ActCli, builds: Builds, where: Destination, how: Waiting, options: MoveOptions
 ) -> int:
     """Move instances to other hosts, which the scheduler chooses unless you name a host or a cell.
 
@@ -196,11 +193,11 @@ class ResizeOptions:
 
 @commands.command("resize", cls=WaitingCommand)
 async def resize_command(
-    cli: Cli, build: OneBuild, size: NewSize, where: Destination, how: Waiting, options: ResizeOptions
+    cli: ActCli, builds: Builds, size: NewSize, where: Destination, how: Waiting, options: ResizeOptions
 ) -> int:
-    """Resize an instance; only the named values change.
+    """Resize instances; only the named values change.
 
-    The instance moves to a host with enough capacity, and the move waits for `berth move confirm BUILD`.
+    Each instance moves to a host with enough capacity, and the move waits for `berth move confirm BUILD`.
     Until then the old capacity is held, and `berth move revert BUILD` restores the instance. To get four
     processors without confirmation: `berth instance resize BUILD --vcpus 4 --no-verify --wait`.
     """
@@ -224,11 +221,11 @@ async def resize_command(
             )
         return structs.replace(asked, flavor=changed)
 
-    return await request_moves(cli, [build], resized, how)
+    return await request_moves(cli, builds, resized, how)
 
 
 @commands.command("shelve")
-async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
+async def shelve_command(cli: ActCli, builds: Builds, how: FollowedMove) -> int:
     """Shelve instances: stop them, keep their records, and release all their resources.
 
     `berth instance unshelve BUILD` builds an instance again on any host with enough free capacity.
@@ -237,7 +234,7 @@ async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
 
 
 @commands.command("unshelve", cls=WaitingCommand)
-async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> int:
+async def unshelve_command(cli: ActCli, builds: Builds, where: Destination, how: Waiting) -> int:
     """Build shelved instances again, on any host with enough free capacity."""
     asked = how.of(where.of(_request("unshelve")))
     return await request_moves(cli, builds, lambda stands: asked, how)
@@ -245,17 +242,17 @@ async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Wa
 
 @commands.command("rebuild")
 async def rebuild_command(
-    cli: Cli,
-    build: OneBuild,
+    cli: ActCli,
+    builds: Builds,
     how: FollowedMove,
     image: str = option("", "The new image (default: the present one).", metavar="NAME"),
     image_property: list[str] | None = option(
         None, "Of that image: trait:NAME=required, hw_...; may be repeated.", metavar="KEY=VALUE"
     ),
 ) -> int:
-    """Rebuild an instance from an image, on the same host and with the same allocations.
+    """Rebuild instances from an image, on the same host and with the same allocations.
 
-    If it fails, the instance runs on with its old image. `berth instance rebuild BUILD --image debian-13
+    If it fails, an instance runs on with its old image. `berth instance rebuild BUILD --image debian-13
     --wait`.
     """
     chosen = image_named(image, image_property or [])
@@ -266,7 +263,7 @@ async def rebuild_command(
             raise BadSetting(f"{stands.build} was built without an image: name one with --image")
         return structs.replace(_request("rebuild"), image=of)
 
-    return await request_moves(cli, [build], rebuilt, how)
+    return await request_moves(cli, builds, rebuilt, how)
 
 
 def _request(kind: MoveKind) -> MoveRequested:
@@ -282,21 +279,43 @@ def _verify_for(given: str) -> str:
     return given
 
 
-async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _Followed) -> int:
+async def request_moves(cli: ActCli, builds: Sequence[str], making: Making, how: _Followed) -> int:
     """Request the moves of these builds, and follow them if requested; return the exit code."""
-    ids = list(dict.fromkeys(uuid_of(build) for build in builds))
     async with cli.bus("move") as bus:
+        ids = await whole_ids(bus, cli.settings, builds, cell=how.cell)
         name = f"move-{Clock().uuid()[:8]}"
-        requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
-        if how.dry_run:
-            return print_supposed(cli, requests, await supposed(bus, requests))
+        requests, code = await _prepared(cli, bus, ids, making, how, name if how.follows else "")
+        if not requests:
+            return code
+        if cli.dry_run:
+            await bus.rehearse(*requests)
+            return print_supposed(cli, requests, await supposed(bus, requests)) or code
         if how.follows:
-            return await _follow(bus, name, requests, cli, how)
+            return await _follow(bus, name, requests, cli, how) or code
         await publish(bus, *requests, patience=PUBLISH_SECONDS)
     for request in requests:
         facts = {"move": request.move, "build": request.build, "kind": request.kind}
         cli.tell(f"asked for: {request.kind} of {request.build} (`berth move show {request.move}`)", **facts)
-    return 0
+    return code
+
+
+async def _prepared(
+    cli: ActCli, bus: Bus, ids: Sequence[str], making: Making, how: _Followed, reply_to: str
+) -> tuple[list[MoveRequested], int]:
+    """Return the requests for these builds, and the exit code: 1 if one of several builds is refused, after
+    its refusal was printed.
+    """
+    try:
+        return await prepare_moves(bus, cli.settings, ids, how.cell, making, reply_to), 0
+    except OperationRefused:
+        if len(ids) == 1:
+            raise
+    requests: list[MoveRequested] = []
+
+    async def prepare_one(build: str) -> None:
+        requests.extend(await prepare_moves(bus, cli.settings, [build], how.cell, making, reply_to))
+
+    return requests, await cli.each(ids, prepare_one)
 
 
 async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:

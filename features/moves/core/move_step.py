@@ -21,6 +21,7 @@ from features.moves.core.phases import (
     move_in_progress,
     with_move,
 )
+from features.moves.core.steering import why_not_steered
 from features.moves.messages import MovePlaced, MoveReported, MoveSteered
 
 
@@ -214,12 +215,6 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
 
 
 AS_ASKED = {"revert": "reverted", "abort": "aborted"}
-WHY_NOT = {
-    "confirm": "it does not wait to be confirmed",
-    "revert": "it does not wait to be reverted",
-    "abort": "it is too late for that",
-    "force": "only the copying of a live migration ends sooner",
-}
 
 
 def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
@@ -233,26 +228,27 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
         return _refused(build, event, "it has left this cell: steer it in its new cell")
     if move.goal:
         return _refused(build, event, "it is being reverted already")
+    if why := why_not_steered(event.to, move.kind, move.phase):
+        return _refused(build, event, why)
     match event.to, move.phase:
-        case "confirm", "verify":
+        case "confirm", _:
             return phases.arrived(phases.end_phase(build, "done", "confirmed", now), now, limits)
-        case "revert", "verify":
+        case "revert", _:
             build = phases.end_phase(build, "given up", "reverted", now)
             build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             build = with_move(build, replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
             return recalled(phases.end_phase(build, "given up", "aborted", now), "aborted", "", now, limits)
-        case "abort", "prepare" | "send" | "build" | "swap" | "undo":
+        case "abort", _:
             if move.phase != "swap":
                 build = phases.end_phase(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
                 build = leftovers.add(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
-        case "force", "send" if move.kind == "live":
+        case _:
             build = with_move(build, replace(move, forced=True))
             return phases.enter(build, "send", now, limits)
-    return _refused(build, event, f"{WHY_NOT[event.to]}: {move.phase}")
 
 
 def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:

@@ -21,6 +21,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from features.shared_nodes.messages import SharingEditRequested
+
 SLACK = 0.05  # permitted deviation of an agent's nodes from the even share; one node is always permitted
 
 
@@ -65,6 +67,27 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def takes(self) -> bool:
         return self.alive and not self.disabled
+
+
+def refusal(request: SharingEditRequested, members: Mapping[str, RingMember]) -> str:
+    """Return why an operator's request about an agent is refused, or "". `members`: the cell's agents."""
+    member = members.get(request.agent)
+    if member is None:
+        known = ", ".join(sorted(members)) or "none"
+        return f"no agent {request.agent!r} shares nodes in this cell; there are: {known}"
+    if request.edit != "rehome":
+        return ""
+    if member.takes and not request.nodes:
+        return f"{member.agent} is enabled and would get free nodes again: disable it first"
+    takers = {taker.agent for taker in members.values() if taker.takes and taker.pool == member.pool}
+    if not request.to:
+        return "" if takers - {member.agent} else f"no other agent can take the nodes of {member.pool}"
+    to = members.get(request.to)
+    if to is None or to.pool != member.pool:
+        return f"there is no agent {request.to!r} that acts for {member.pool}"
+    if to is member:
+        return f"{member.agent} has them"
+    return "" if to.alive else f"{to.agent} is not there: its lease is over"
 
 
 class RingNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth.kit import BadSetting, BrokerTool, Cli, checked
+from berth.kit import ActCli, BadSetting, BrokerTool, checked
 from bus.errors import BrokerRefused, OperationRefused
 from bus.worker import Worker, answers
 from features.clients.commands import PASSWORD, ClientOptions, add, given_password, permit, remove
@@ -55,16 +55,16 @@ class Clients:
     async def add(self, *projects: str, file: bool = False, **given: Any) -> str:
         out = io.StringIO()
         options = ClientOptions(project=list(projects), url_file=self.file if file else None, **given)
-        cli = Cli(SETTINGS, False, Console(file=out, width=300))
+        cli = ActCli(SETTINGS, False, Console(file=out, width=300))
         await plainly(add(cli, "shop", options, tool=BrokerTool()))
         return out.getvalue()
 
     async def permit(self, *names: str) -> None:
-        cli = Cli(SETTINGS, False, Console(file=io.StringIO()))
+        cli = ActCli(SETTINGS, False, Console(file=io.StringIO()))
         await plainly(permit(cli, list(names), tool=BrokerTool()))
 
     async def remove(self) -> None:
-        cli = Cli(SETTINGS, False, Console(file=io.StringIO()))
+        cli = ActCli(SETTINGS, False, Console(file=io.StringIO()))
         await plainly(remove(cli, "shop", tool=BrokerTool()))
 
 

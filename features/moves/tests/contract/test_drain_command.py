@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth.kit import BadSetting, disabling, forcing_down, host_named
-from berth.kit.testing import Marking
+from berth.kit import BadSetting, Marking, disabling, forcing_down, host_named
 from bus.errors import OperationRefused
 from features.moves.commands import draining
 from features.moves.messages import FIND_PLANS, FindPlans

@@ -104,7 +104,7 @@ async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
     in_json = await berth("host", "drain", "host-1", "--dry-run", "--json", ends=1)
     assert json.loads(in_json) == {
-        "host": "host-1", "instances": {"active": 2}, "moves": {B2: "host-9"},
+        "dry_run": True, "host": "host-1", "instances": {"active": 2}, "moves": {B2: "host-9"},
         "stay": {B1: "[class] no host would do"},
     }  # fmt: skip
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from berth import composition, worker_roles
-from berth.kit import Cli, Settings
+from berth.kit import ActCli, Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.http import listen
@@ -125,7 +125,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         await until(lambda: len(ended) >= others, seconds=SOON)
         await asyncio.sleep(8.0)
         request = SharingEditRequested(cell="c1", agent=STOPPED, edit="rehome")
-        await edit(Cli(settings, say=Console(quiet=True)), request, "", 30.0)
+        await edit(ActCli(settings, say=Console(quiet=True)), request, "", 30.0)
         await until(lambda: len(ended) == BUILDS, seconds=SOON)
         assert {end.status for end in ended.values()} == {"active"}
 
