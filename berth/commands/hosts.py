@@ -200,7 +200,7 @@ async def mark(cli: ActCli, names: Sequence[str], agent: str, marking: Marking, 
             counted = ""
             if cli.dry_run and (holds := await instances_on(bus, root)) is not None:
                 facts["instances"] = holds
-                counted = f"; its {several(holds, 'instance')} stay" if holds else "; it has no instances"
+                counted = f"; it keeps {several(holds, 'instance')}"
             cli.tell(f"{name}: {marked.says}{counted}", **facts)
             return not (stays and marked.is_disabled)
 

@@ -152,8 +152,8 @@ async def delete(
         else:
             await _edited(bus, order, group.name)
     facts = {"id": group.id, "name": group.name, "members": len(group.members), "gone": True}
-    stay = f"; its {several(len(group.members), 'member')} stay, without a policy" if group.members else ""
-    cli.tell(f"server group {group.name} {cli.becomes('deleted')}{stay}", **facts)
+    left = f"; {several(len(group.members), 'member')} left without a policy" if group.members else ""
+    cli.tell(f"server group {group.name} {cli.becomes('deleted')}{left * cli.dry_run}", **facts)
 
 
 def _in_use(name: str, members: Sequence[str]) -> OperationRefused:

@@ -133,7 +133,7 @@ async def delete_command(cli: ActCli, name: NameOfPool) -> None:
                 name, is_known=bool(found), is_used=any(any(each.used.values()) for each in found)
             )
             await bus.rehearse(order, AggregateEditRequested(edit=aggregate))
-            stay = f"; its {several(await _users(bus, found[0]), 'host')} stay"
+            stay = f"; {several(await _users(bus, found[0]), 'host')} use it"
         else:
             result = (await bus.asker(topics.EDIT, TIMEOUT)(order)).result
             _check_deletion(name, not isinstance(result, Missing), isinstance(result, InUse))

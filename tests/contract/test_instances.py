@@ -16,7 +16,7 @@ from berth.features import packages
 from berth.kit import builds, listing
 from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli, Listing
-from berth.settings import Settings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild, RefusedFound
 from bus.delivery.runner import Bus
@@ -201,6 +201,27 @@ async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
             for unplaceable in world.unplaceable
         ] == [((BUILD,), "deleted before it had a host", "cancelled")]
         assert not await held(world)
+
+
+@in_virtual_time
+async def test_a_dry_run_of_a_deletion_finds_the_build_and_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent, unknown = io.StringIO(), uid(9, "e")
+    async with a_cloud() as (world, _):
+        monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(world.broker))
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        await ended.get()
+        cli = ActCli(Settings(), False, Console(file=sent, width=200), dry_run=True)
+        assert await plainly(delete(cli, [unknown, BUILD[:8]])) == 1
+        [refused, would] = sent.getvalue().splitlines()
+        assert refused.startswith(f"{unknown}: no build or waiting request has this id")
+        assert would.startswith(f"{BUILD} would be deleted: it is active on ")
+        assert would.endswith(" in cell c1") and "VCPU on " in would
+        assert await held(world)
+        with pytest.raises(BadSetting, match="no id begins so"):
+            await plainly(delete(cli, ["eeeeeeee"]))
 
 
 @pytest.mark.parametrize(

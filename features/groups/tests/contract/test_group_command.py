@@ -122,6 +122,19 @@ async def test_a_group_with_members_is_deleted_only_by_force(
     assert [left.id for left in (await placement.of(ServerGroups).find(FindGroups())).groups] == [WEB]
 
 
+async def test_a_dry_run_of_a_deletion_is_judged_as_the_deletion(
+    group: CommandLine, placement: Placement
+) -> None:
+    with pytest.raises(OperationRefused, match=f"server group web has members .{uid(1)}.: delete them first"):
+        await group("delete", THEIRS, "--dry-run")
+    stays = "server group web would be deleted; 1 member left without a policy\n"
+    assert await group("delete", THEIRS, "--force", "--dry-run") == stays
+    [would] = await group.json("delete", "db", "--dry-run")
+    assert would == {"dry_run": True, "id": DB, "name": "db", "members": 0, "gone": True}
+    left = (await placement.of(ServerGroups).find(FindGroups())).groups
+    assert {each.id for each in left} == {WEB, DB, THEIRS}
+
+
 @pytest.mark.usefixtures("group")
 async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

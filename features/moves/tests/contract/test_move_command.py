@@ -19,7 +19,7 @@ from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
 from features.moves import moving
-from features.moves.messages import MoveRequested, MovesFound, PhaseOver
+from features.moves.messages import MoveRequested, MovesFound, MoveStands, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
@@ -312,6 +312,54 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
 
 
 # Steering
+
+
+async def test_a_dry_run_of_an_order_is_judged_as_the_order(movers: FakeMovers, berth: Berth) -> None:
+    movers.moves = {uid(5, "e"): in_progress("verify"), uid(6, "e"): in_progress("send", 6, B2)}
+    sent = await berth("move", "confirm", B1, B2, "--dry-run", ends=1)
+    assert sent.splitlines() == [
+        f"{B1} would stay on host-9, and its capacity on host-1 would be released",
+        f"{B2}: it does not wait to be confirmed: send",
+    ]
+    assert await berth("move", "revert", B1, "--dry-run") == f"{B1} would return to host-1\n"
+    assert await berth("move", "abort", uid(6, "e"), "--dry-run") == f"{B2} would stay on host-1\n"
+    refused = await berth("move", "force", B2, "--dry-run", ends=1)
+    assert refused == f"{B2}: only the copying of a live migration ends sooner: send\n"
+    assert (movers.steered, movers.cancelled) == ([], [])
+
+
+async def test_a_move_that_waits_would_be_cancelled(movers: FakeMovers, berth: Berth) -> None:
+    movers.waits(7, 1)
+    assert await berth("move", "abort", B1, "--dry-run") == f"{B1}: its move would not wait any more\n"
+    assert movers.cancelled == []
+
+
+async def test_moves_of_several_builds_are_requested_whatever_becomes_of_one(
+    movers: FakeMovers, berth: Berth
+) -> None:
+    sent = await berth("instance", "move", B1, uid(8), B2, ends=1)
+    assert f"no cell knows a build {uid(8)}" in sent
+    await until(lambda: {move.build for move in movers.asked} == {B1, B2})
+
+
+async def test_an_instance_is_named_by_the_first_characters_of_its_id(
+    movers: FakeMovers, berth: Berth
+) -> None:
+    with pytest.raises(OperationRefused, match=f"2 ids begin with cccccccc: {B1}, {B2}"):
+        await berth("instance", "move", "cccccccc")
+    with pytest.raises(BadSetting, match="'dddddddd' is not the uuid of a build, and no id begins so"):
+        await berth("instance", "move", "dddddddd")
+    movers.moves = {uid(5, "e"): in_progress("verify")}
+    assert await berth("move", "revert", "eeeeeeee-0", "--dry-run") == f"{B1} would return to host-1\n"
+    movers.builds.pop(B2)
+    assert B1 in await berth("instance", "shelve", "CCCCCCCC")
+
+
+def in_progress(phase: str, number: int = 5, build: str = "") -> MoveStands:
+    return MoveStands(
+        move=uid(number, "e"), build=build or B1, cell="c1", kind="migrate", phase=phase, source="host-1",
+        host="host-9",
+    )  # fmt: skip
 
 
 async def test_a_move_that_begins_during_its_cancellation_is_aborted(

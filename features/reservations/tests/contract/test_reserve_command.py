@@ -32,6 +32,23 @@ async def created(run: Reserve, *options: str) -> str:
     return str(made["id"])
 
 
+async def test_several_reservations_are_deleted_whatever_becomes_of_one(run: Reserve) -> None:
+    id_ = await created(run, *LATER)
+    await run("create", "other", "--vcpus", "4", *LATER)
+    before = await run("list")
+    assert (await run("delete", "season", "missing", "other", "--dry-run", ends=1)).splitlines() == [
+        "reservation season would be deleted: 0 slots would be released",
+        "there is no reservation missing: `berth project reservation list` lists them",
+        "reservation other would be deleted: 0 slots would be released",
+    ]
+    assert json.loads(await run("set", "season", "--end", "", "--dry-run", "--json")) == {
+        "dry_run": True, "id": id_, "ends": 0.0,
+    }  # fmt: skip
+    assert await run("list") == before
+    assert "reservation other deleted" in await run("delete", "season", "missing", "other", ends=1)
+    assert await run("list") == "no reservations\n"
+
+
 async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Reserve) -> None:
     text = await run("create", "season", "--vcpus", "4", "--count", "2", *LATER)
     assert "no capacity is held before" in text
