@@ -17,7 +17,7 @@ from berth.kit import (
     positional,
     provider_tree,
     show_records,
-    uuid_of,
+    whole_id,
 )
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
@@ -148,8 +148,8 @@ async def why(context: typer.Context, cli: Cli, build: ExplainedId) -> None:
     placement; the decision comes from the records of cells and schedulers.
     """
     moment: PastTime = context.obj
-    id_ = uuid_of(build, "a build, request or move")
     async with cli.bus("at") as bus:
+        id_ = await whole_id(bus, cli.settings, build, "a build, request or move")
         cloud = await StateHistory(bus, moment).state()
         known = await known_records(cli.settings, bus, id_)
     then = moment.at if moment.number is None else cloud.at

@@ -24,6 +24,8 @@ from features.reservations.messages import (
     every_reservation,
 )
 
+_LEAST_BEGINNING = 8  # characters of a uuid that name a reservation
+
 
 class LevelsDropped(OperationRefused):
     """A failover reservation of this name covers levels that the edit would drop without naming them."""
@@ -48,9 +50,10 @@ async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
-    """Return the reservation with this uuid or name; raise OperationRefused unless exactly one exists. A name
-    is searched among the reservations of `project`, if given, then among those from which builds of any
-    project may draw; without `project`, among all.
+    """Return the reservation with this name or uuid, or with a uuid that begins with these 8 or more
+    characters; raise OperationRefused unless exactly one exists. A name is searched among the reservations of
+    `project`, if given, then among those from which builds of any project may draw; without `project`, among
+    all.
     """
     try:
         query = FindReservations(ids=(str(uuid.UUID(name_or_id)),))
@@ -61,6 +64,14 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
         found = await bus.asker(RESERVATIONS)(checked(FindReservations(name=name_or_id)))
         shared = tuple([each for each in found.reservations if each.serves("")])
         found = structs.replace(found, reservations=shared)
+    if not found.reservations and len(name_or_id) >= _LEAST_BEGINNING:
+        every = (await find_reservations(bus, project)).reservations
+        begun = tuple([each for each in every if each.id.startswith(name_or_id.lower())])
+        if len(begun) > 1:
+            ids = ", ".join(each.id for each in begun)
+            raise OperationRefused(f"{len(begun)} ids of reservations begin with {name_or_id}: {ids}")
+        if begun:
+            found = await bus.asker(RESERVATIONS)(FindReservations(ids=(begun[0].id,)))
     if not found.reservations:
         where = f" in project {project}" if project else ""
         missing = f"there is no reservation {name_or_id}{where}"

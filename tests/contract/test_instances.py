@@ -218,7 +218,7 @@ async def test_a_dry_run_of_a_deletion_finds_the_build_and_deletes_nothing(
         [refused, would] = sent.getvalue().splitlines()
         assert refused.startswith(f"{unknown}: no build or waiting request has this id")
         assert would.startswith(f"{BUILD} would be deleted: it is active on ")
-        assert would.endswith(" in cell c1") and "VCPU on " in would
+        assert would.endswith(" in cell c1") and "holds 1 VCPU, " in would
         assert await held(world)
         with pytest.raises(BadSetting, match="no id begins so"):
             await plainly(delete(cli, ["eeeeeeee"]))

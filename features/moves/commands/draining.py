@@ -243,7 +243,7 @@ async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, 
 
 @dataclass(frozen=True)
 class EvacuateOptions:
-    host: Annotated[str, positional("Its name, or its root's uuid.", metavar="HOST")]
+    hosts: Annotated[list[str], positional("Names, or uuids of their roots.", metavar="HOST...")]
     wait: str | None = option(
         None,
         "Follow all moves to their ends; exit 1 if an instance stays. With a time (90s, 30m, 12h, 7d)"
@@ -256,9 +256,9 @@ class EvacuateOptions:
 
 @commands.command("evacuate", cls=WaitingCommand)
 async def evacuate_command(cli: ActCli, options: EvacuateOptions) -> int:
-    """Rebuild all instances of a dead host on other hosts.
+    """Rebuild all instances of dead hosts on other hosts.
 
-    Use it only for a host that is switched off or completely disconnected: the command first marks it as
+    Use it only for hosts that are switched off or completely disconnected: the command first marks them as
     forced down (like `berth host force-down`), and the memory of its guests is lost. If the host returns, its
     agent destroys the guests that were moved; `berth host force-down HOST --undo` enables it again. Use
     `berth host drain` for a running host.
@@ -268,35 +268,61 @@ async def evacuate_command(cli: ActCli, options: EvacuateOptions) -> int:
     )
     async with cli.bus("evacuate") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
-        host = await host_named(bus, options.host)
+        hosts: dict[str, Provider] = {}
+
+        async def find_host(name: str) -> None:
+            host = await host_named(bus, name)
+            hosts[host.id] = host
+
+        code = await cli.each(options.hosts, find_host)
+        if not hosts:
+            return code
         if cli.dry_run:
-            await rehearse_marks(bus, [host], forcing_down(True))
-            # An evacuation is refused until the host is forced down. A migration has the same destinations.
-            fenced = FORCED_DOWN in host.traits
-            supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            return await print_plan(bus, [host], supposed, cli, "forced down")
+            await rehearse_marks(bus, [*hosts.values()], forcing_down(True))
+            return await _print_evacuations(bus, [*hosts.values()], asked, cli) or code
+        return await _evacuate(bus, [*hosts.values()], options, cli) or code
+
+
+async def _print_evacuations(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli) -> int:
+    """Print where the instances of dead hosts would go; return 1 if one would stay.
+
+    An evacuation is refused until the host is forced down. A migration has the same destinations.
+    """
+    code = 0
+    for fenced in (True, False):
+        alike = [host for host in hosts if (FORCED_DOWN in host.traits) == fenced]
+        supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
+        if alike:
+            code |= await print_plan(bus, alike, supposed, cli, "forced down")
+    return code
+
+
+async def _evacuate(bus: Bus, hosts: Sequence[Provider], options: EvacuateOptions, cli: Cli) -> int:
+    """Force hosts down, and let schedulers rebuild their instances; with `wait`, follow that."""
+    for host in hosts:
         instances = await instances_on(bus, [host])
-        called = host.host or host.name
-        active = [instance for instance in instances if instance.status == "active"]
+        active = sum(instance.status == "active" for instance in instances)
         if not cli.as_json:
-            rest = len(instances) - len(active)
+            rest = len(instances) - active
             further = f"; its cell sees to the {rest} that are not active" if rest else ""
-            cli.line(f"{called}: forced down; {len(active)} move to other hosts{further}")
+            cli.line(f"{host.host or host.name}: forced down; {active} move to other hosts{further}")
         await forcing_down(True)(bus, host)
-        printer = EmptyingPrinter(cli, "evacuate")
-        plan = emptying_plan(
-            [host], "evacuate", options.most, to_cell=asked.to_cell, parts=asked.parts, patient=False
-        )
-        followed = await start_plan(bus, plan, printer)
-        if options.wait is not None:
-            try:
-                far = await printer.followed(followed)
-            except asyncio.CancelledError:
-                way = f"Schedulers go on; `berth host evacuate {called} --wait` follows them"
-                complain.print(f"{called}: {printer.sentence}. {way}", markup=False)
-                raise
-            return _print_end(printer, followed, [host], far)
-    cli.tell(f"asked for: `berth move list --host {called}` shows how they go", host=called, plan=followed.id)
+    printer, parts = EmptyingPrinter(cli, "evacuate"), waiting_for(options.wait)
+    plan = emptying_plan(hosts, "evacuate", options.most, to_cell=options.to_cell, parts=parts, patient=False)
+    followed = await start_plan(bus, plan, printer)
+    names = [host.host or host.name for host in hosts]
+    if options.wait is not None:
+        try:
+            far = await printer.followed(followed)
+        except asyncio.CancelledError:
+            way = f"Schedulers go on; `berth host evacuate {' '.join(names)} --wait` follows them"
+            complain.print(f"{', '.join(names)}: {printer.sentence}. {way}", markup=False)
+            raise
+        return _print_end(printer, followed, hosts, far)
+    lists = " and ".join(f"`berth move list --host {name}`" for name in names)
+    shows = "shows how they go" if len(names) == 1 else "show how they go"
+    which = {"host": names[0]} if len(names) == 1 else {"hosts": names}
+    cli.tell(f"asked for: {lists} {shows}", **which, plan=followed.id)
     return 0
 
 

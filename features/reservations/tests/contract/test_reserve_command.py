@@ -49,6 +49,13 @@ async def test_several_reservations_are_deleted_whatever_becomes_of_one(run: Res
     assert await run("list") == "no reservations\n"
 
 
+async def test_a_reservation_is_named_by_the_first_characters_of_its_id(run: Reserve) -> None:
+    id_ = await created(run, *LATER)
+    assert f"season {id_}" in await run("show", id_[:8])
+    with pytest.raises(OperationRefused, match="there is no reservation 0000000"):
+        await run("show", "00000000")
+
+
 async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Reserve) -> None:
     text = await run("create", "season", "--vcpus", "4", "--count", "2", *LATER)
     assert "no capacity is held before" in text
