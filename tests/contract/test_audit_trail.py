@@ -1,7 +1,7 @@
 """The audit trail: what a connection of an operator records, and what schedulers store and find."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -89,6 +89,26 @@ async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -
         await until(lambda: [each.outcome for each in region.records] == ["denied", "started", "done"])
     denied, started, done = region.records
     assert denied.id != started.id == done.id
+
+
+@pytest.mark.parametrize(("role", "says"), [("operator", "cell takes the role admin"), ("admin", "")])
+async def test_a_rehearsed_act_is_judged_and_neither_sent_nor_recorded(role: Any, says: str) -> None:
+    region, broker = RecordedRegion(), LocalBroker()
+    async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
+        bus.rehearses = True
+        caller.set(Caller(operator=structs.replace(ANN, role=role), interface="command", request="r"))
+        with pytest.raises(OperationRefused, match=says) if says else nullcontext():
+            await bus.rehearse(CLOSE)
+        with pytest.raises(OperationRefused, match="credential takes") if says else nullcontext():
+            bus.rehearse_act("credential", "token of ann")
+        with pytest.raises(RuntimeError, match="CellEditRequested in a dry run"):
+            await bus.asker(topics.EDIT_CELL)(CLOSE)
+        with pytest.raises(RuntimeError, match="in a dry run"):
+            await bus.publish(BuildDeleteRequested(build=uid(1), cell="c1"))
+        with pytest.raises(RuntimeError, match="credential in a dry run"):
+            async with bus.act("credential", "token of ann"):
+                pass
+        assert (region.is_enabled, region.deleted, region.records) == (True, [], [])
 
 
 async def every_page(trail: AuditTrail, question: FindActs) -> AsyncIterator[ActsFound]:
