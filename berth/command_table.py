@@ -15,7 +15,7 @@ from berth.reference_tables import markdown_table
 EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it could not be done"
     "audit check": "something is over-allocated, doubled or without an owner",
     "boot": "fewer became active than were asked for (with `--wait`)",
-    "cell drain": "something is still there",
+    "cell disable": "with `--wait`: something is still there",
     "system dead drop": "there is no letter with that id",
     "system dead replay": "some stay, or there is no letter with that id",
     "system dead show": "there is no letter with that id",

@@ -70,7 +70,7 @@ async def remove(
     *,
     tool: BrokerTool,
 ) -> None:
-    """Remove an empty cell (see `berth cell drain`) with its RabbitMQ user, queues and hosts.
+    """Remove an empty cell (see `berth cell disable --wait`) with its RabbitMQ user, queues and hosts.
 
     RabbitMQ disconnects the cell's running workers. The settings file stays; so does the database, unless
     --drop-database is given.
@@ -82,7 +82,7 @@ async def remove(
     async with cli.bus("cell") as bus:
         if (instances := await instances_left(bus, name)) and not force:
             inhabited = CellInUse(cell=name, instances=instances)
-            raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
+            raise OperationRefused(f"{inhabited}: `berth cell disable {name} --wait` waits for its end")
         if cli.dry_run:
             await _rehearse(cli, bus, name, admin, force, drop_database)
             return
@@ -313,7 +313,7 @@ async def _rehearse_removal(cli: ActCli, cell: str, name: str, admin: RecordedUs
     async with cli.bus("cell") as bus:
         await bus.rehearse(checked(AgentEditRequested(cell=cell, agent=name, edit="remove")))
         hosts = [host async for host in reported_hosts(bus, name) if host.cell == cell]
-    done.append(f"its conductor would end its orders; {several(len(hosts), 'host')} of its stay recorded")
+    done.append(f"its conductor would end its orders on {several(len(hosts), 'host')}")
     facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "hosts": len(hosts), "done": done}
     cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
 

@@ -1,4 +1,4 @@
-"""`berth cell`: lists cells, disables or enables them for new instances, and drains them."""
+"""`berth cell`: lists cells, and disables or enables them for new instances."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ from berth.operations.cells import (
     require,
     state_of,
 )
+from berth.settings import BadSetting
 from bus.cells import CellEditRequested, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.recording import RecordingBus
@@ -69,63 +70,61 @@ async def list_cells(cli: ListCli) -> None:
 
 
 @commands.command("disable")
-async def disable_command(cli: ActCli, name: NameOfCell, note: Note = None) -> None:
+async def disable_command(
+    cli: ActCli,
+    name: NameOfCell,
+    note: Note = None,
+    wait: bool = option(False, "Until nothing is left there; exit 1 if something is, and list it."),
+    timeout: float | None = option(
+        None, "Seconds to wait at most; 0 only lists what is left (default: as long as it takes).", min=0
+    ),
+) -> int:
     """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
     Schedulers apply the change after a short delay; builds placed before can still arrive in the cell.
-    `berth why` shows `cell_disabled` for the cell's hosts.
+    `berth why` shows `cell_disabled` for the cell's hosts. The command moves no instance: delete them (`berth
+    delete`). With --wait it waits until placement has no allocations on the cell's hosts; then `berth cell
+    delete` can remove the cell.
     """
-    await mark(cli, name, False, note)
+    if timeout is not None and not wait:
+        raise BadSetting("--timeout limits --wait")
+    async with cli.bus("cell") as bus:
+        await _mark(cli, bus, name, False, note)
+        return await _print_left(cli, bus, name, timeout) if wait else 0
 
 
 @commands.command("enable")
 async def enable_command(cli: ActCli, name: NameOfCell, note: Note = None) -> None:
     """Enable a cell for new builds; schedulers evaluate waiting requests immediately."""
-    await mark(cli, name, True, note)
-
-
-@commands.command("drain")
-async def drain(
-    cli: ActCli,
-    name: NameOfCell,
-    wait: bool = option(False, "Until nothing is left there."),
-    timeout: float | None = option(None, "Seconds to wait at most (default: as long as it takes).", min=0),
-    note: Note = None,
-) -> int:
-    """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
-
-    The command moves no instance: delete them (`berth delete`). With --wait it waits until placement has no
-    allocations on the cell's hosts; then `berth cell delete` can remove the cell.
-    """
     async with cli.bus("cell") as bus:
-        before = await require(bus, cli.settings, name)
-        await _registered(cli, bus, before, enabled=False, note=note)
-        left = await instances_left(bus, name)
-        if left and wait and not cli.dry_run:
-            left = await _wait(bus, name, left, timeout)
-        instances, silent = await unfinished_instances(bus, name, _SHOWN) if left else ((), False)
+        await _mark(cli, bus, name, True, note)
+
+
+async def _print_left(cli: ActCli, bus: Bus, name: str, timeout: float | None) -> int:
+    """Wait until nothing is left in a cell, or until the timeout; list the instances that remain. Return 1 if
+    there are any, else 0.
+    """
+    left = await instances_left(bus, name)
+    if left and not cli.dry_run:
+        left = await _wait(bus, name, left, timeout)
+    instances, silent = await unfinished_instances(bus, name, _SHOWN) if left else ((), False)
     if cli.as_json:
         shown = [structs.asdict(instance) for instance in instances]
-        cli.value({"cell": name, "state": "disabled", "left": left, "instances": shown}, "")
+        cli.value({"cell": name, "left": left, "instances": shown}, "")
         return 1 if left else 0
-    is_disabled = "would be disabled" if cli.dry_run else "is disabled"
     if not left:
-        cli.line(f"cell {name} {is_disabled}, and {'is ' * cli.dry_run}empty")
+        cli.line(f"cell {name} is empty")
         return 0
     rest = "or its leftovers, remain" if left == 1 else "or their leftovers, remain"
-    cli.line(f"cell {name} {is_disabled}; {several(left, 'instance')}, {rest}")
+    cli.line(f"{several(left, 'instance')}, {rest}")
     if instances:
         table = instances_table(instances)
         cli.say.print(table.of(table.usual))
     if silent:
         complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
     elif left > len(instances):
-        complain.print(
-            f"... and {left - len(instances)} more: `berth instance list --cell {name} --all` shows what"
-            " has not"
-            " ended",
-            style="dim",
-        )
+        more = f"... and {left - len(instances)} more: `berth instance list --cell {name} --all` shows what"
+        complain.print(f"{more} has not ended", style="dim")
     return 1
 
 
@@ -148,12 +147,11 @@ async def _registered(
     return structs.replace(before, enabled=enabled, note=before.note if note is None else note)
 
 
-async def mark(cli: ActCli, name: str, enabled: bool, note: str | None) -> None:
+async def _mark(cli: ActCli, bus: RecordingBus, name: str, enabled: bool, note: str | None) -> None:
     """Enable or disable a registered cell, and print its new state."""
-    async with cli.bus("cell") as bus:
-        before = await require(bus, cli.settings, name)
-        cell = await _registered(cli, bus, before, enabled, note)
-        found = await registered_cells(bus)
+    before = await require(bus, cli.settings, name)
+    cell = await _registered(cli, bus, before, enabled, note)
+    found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
     change = "was " if before.enabled == enabled else "would be " if cli.dry_run else "is "
     change += state_of(cell) + (" already" if before.enabled == enabled else "")

@@ -43,7 +43,7 @@ _MODULES = {
 _GROUPS = {
     "instance": "List instances and change them.",
     "host": "See what hosts have, and keep new instances away from them.",
-    "cell": "List, disable, empty, create and delete cells, and their agents. See docs/cells.md.",
+    "cell": "List, disable, create and delete cells, and their agents. See docs/cells.md.",
     "cell agent": "Agents of hosts and nodes, and the check of an operator's driver.",
     "request": "Requests that wait, and requests that are only tried.",
     "project": "What projects hold, and what they may hold.",

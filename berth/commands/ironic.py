@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from berth.commands import ironic_nodes
 from berth.kit.command_groups import Commands
+from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli, Ranked, plain_table
 from berth.kit.options import option
 from berth.kit.running import effective
@@ -18,12 +19,12 @@ from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock, time_text
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from compute_sim.core.faults import Durations
 from control_room.kit.words import duration
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
+    from bus.delivery.recording import RecordingBus
     from compute_sim.ironic.simulation import Simulation
     from ironic_sync.survey import Survey
     from ironic_sync.worker import FollowedIronic
@@ -75,7 +76,7 @@ async def diff_command(cli: OnlyJson) -> int:
 
 @ironic.command("sweep")
 async def sweep_command(
-    cli: OnlyJson,
+    cli: Annotated[ActCli, "Print JSON.", "without --state-dir"],
     allow_removals: bool = option(False, "Remove any number of nodes: they were really deleted."),
 ) -> None:
     """Remove bare-metal nodes from placement that no longer exist in Ironic.
@@ -85,16 +86,18 @@ async def sweep_command(
     from ironic_sync.comparison import remove_missing
 
     async with _surveyed(cli) as (bus, followed, survey):
-        done = await remove_missing(followed, survey, bus.publish, bus.clock, allow=allow_removals)
+        publish = bus.rehearse if cli.dry_run else bus.publish
+        done = await remove_missing(followed, survey, publish, bus.clock, allow=allow_removals)
     for uuid, name in done.removed.items():
-        cli.tell(f"{name or uuid}: removed", node=uuid, name=name, gone=True)
+        cli.tell(f"{name or uuid}: {cli.becomes('removed')}", node=uuid, name=name, gone=True)
     if done.held_back:
         raise OperationRefused(
             f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
             "node was removed; if they were deleted, use --allow-removals"
         )
     if not cli.as_json:
-        cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
+        removed = cli.becomes("removed")
+        cli.say.print(f"{len(done.removed)} nodes were deleted, and {removed} from placement")
 
 
 @ironic.command("stuck")
@@ -125,7 +128,7 @@ async def stuck_command(cli: ListCli) -> int:
 
 
 @asynccontextmanager
-async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Survey"]]:
+async def _surveyed(cli: Cli) -> AsyncIterator[tuple["RecordingBus", "FollowedIronic", "Survey"]]:
     """Yield a message bus, the client of Ironic's API with the selection of nodes, and an object that
     compares the nodes with placement.
     """

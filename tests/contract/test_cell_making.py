@@ -45,9 +45,9 @@ class Making:
         assert await plainly(add(Cli(settings, False, out), what, BrokerTool())) == ends
         return sent.getvalue()
 
-    async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
+    async def remove(self, *, force: bool = False, keep_user: bool = False, dry_run: bool = False) -> str:
         sent = io.StringIO()
-        cli = ActCli(SETTINGS, False, Console(file=sent, width=200))
+        cli = ActCli(SETTINGS, False, Console(file=sent, width=200), dry_run=dry_run)
         await plainly(remove(cli, "c9", force, False, keep_user, tool=BrokerTool()))
         return sent.getvalue()
 
@@ -136,8 +136,15 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
     await making.add()
     await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
-    with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
-        await making.remove()
+    for dry_run in (True, False):
+        with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*disable c9 --wait"):
+            await making.remove(dry_run=dry_run)
+    would = (await making.remove(force=True, dry_run=True)).splitlines()
+    assert would[0].endswith(
+        "its 1 host would be deleted, and its registration; 1 instance would stay until released"
+    )
+    assert would[1].endswith(": berth-c9") and would[2] == "cell c9: 2 queues would be deleted"
+    assert making.placement.memory.index.cell_facts and not making.deleted
     assert "berth-c9" in making.broker.known  # nothing was removed
     reply = await making.remove(force=True)
     assert "RabbitMQ user berth-c9 is deleted" in reply and "its hosts are deleted" in reply
@@ -176,9 +183,9 @@ class ManagedAgents:
         await plainly(add_agent(cli, "c9", "a1", options, tool=BrokerTool()))
         return out.getvalue()
 
-    async def remove(self, *, no_user: bool = False) -> str:
+    async def remove(self, *, no_user: bool = False, dry_run: bool = False) -> str:
         out = io.StringIO()
-        cli = ActCli(SETTINGS, False, Console(file=out, width=300))
+        cli = ActCli(SETTINGS, False, Console(file=out, width=300), dry_run=dry_run)
         await plainly(remove_agent(cli, "c9", "a1", no_user, tool=BrokerTool()))
         return out.getvalue()
 
@@ -190,8 +197,18 @@ def agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ManagedAgents:
 
 
 async def test_a_removed_agent_loses_its_user_its_queues_and_its_orders(agents: ManagedAgents) -> None:
-    async with serving(agents.connect, agents.conductor()):
+    async with (
+        a_placement("sqlite+aiosqlite://") as placement,
+        serving(agents.connect, agents.conductor(), silent_placement(placement)),
+    ):
         assert "assumed" not in await agents.add()
+        would = (await agents.remove(dry_run=True)).splitlines()
+        assert would[0].startswith(f"agent a1 of cell c9: RabbitMQ user {AGENT_USER} would be deleted, by ")
+        assert would[1:] == [
+            "agent a1 of cell c9: 1 queue of its would be deleted",
+            "agent a1 of cell c9: its conductor would end its orders on 0 hosts",
+        ]
+        assert (agents.deleted, agents.edits) == ([], ["restore a1"])
         reply = await agents.remove()
         assert "1 queues of its with 1 messages are deleted" in reply and "ends its orders" in reply
         assert (agents.broker.closed, agents.deleted) == ([AGENT_USER], [AGENT_QUEUE])

@@ -240,26 +240,32 @@ async def test_disabling_and_enabling_a_cell_reports_repetitions(cell: CellComma
 @LOCALLY
 @pytest.mark.usefixtures("no_scheduler")
 async def test_a_misspelled_cell_name_creates_no_cell(cell: CellCommand) -> None:
-    for words in (("disable", "c11"), ("drain", "c11")):
+    for words in (("disable", "c11"), ("disable", "c11", "--wait"), ("disable", "c11", "--dry-run")):
         with pytest.raises(OperationRefused, match="there is no cell c11; there are: c1, c2"):
             await cell(*words)
     assert set(await cell.listed()) == {"c1", "c2"}
 
 
 @pytest.mark.usefixtures("no_scheduler")
-async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: CellCommand) -> None:
+async def test_disabling_a_cell_waits_until_it_is_empty_and_lists_the_remaining_instances(
+    cell: CellCommand,
+) -> None:
     await holds(cell.placement)
     cell.guests = (GUEST,)
-    reply = await cell("drain", "c1", ends=1)
+    reply = await cell("disable", "c1", "--wait", "--dry-run", ends=1)
+    assert reply.startswith("cell c1 would be disabled: 2 hosts, 1 instance, which stay\n")
+    assert (await cell.listed())["c1"]["state"] == "enabled"
+    reply = await cell("disable", "c1", "--wait", "--timeout", "0", ends=1)
     assert "1 instance, or its leftovers, remain" in reply and uid(1) in reply
-    [sent] = await cell.json("drain", "c1", ends=1)
+    [_, sent] = await cell.json("disable", "c1", "--wait", "--timeout", "0.05", ends=1)
     assert (sent["left"], [one["name"] for one in sent["instances"]]) == (1, ["web"])
-    await cell("drain", "c1", "--wait", "--timeout", "0.05", ends=1)
+    with pytest.raises(BadSetting, match="--timeout limits --wait"):
+        await cell("disable", "c1", "--timeout", "1")
 
-    waiting = asyncio.create_task(cell("drain", "c1", "--wait"))
+    waiting = asyncio.create_task(cell("disable", "c1", "--wait"))
     await asyncio.sleep(0)
     await cell.placement.claims.release_many([a_release(1, 1)])
-    assert await waiting == "cell c1 is disabled, and empty\n"
+    assert (await waiting).endswith("cell c1 is empty\n")
     assert (await cell.listed())["c1"]["state"] == "disabled"
 
 

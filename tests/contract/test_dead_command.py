@@ -128,6 +128,22 @@ async def test_all_and_ids_exclude_each_other(broker: LocalBroker, say: Console)
     assert (reply(say), broker.dead) == ("1 dropped\n", {})
 
 
+async def test_a_dry_run_counts_the_letters_by_queue_and_leaves_them(
+    broker: LocalBroker, say: Console
+) -> None:
+    for id_, queue in (("aa", "q1"), ("ab", "q2"), ("b", "q1")):
+        broker.store_dead_letter(a_json_letter(id_, queue=queue))
+    cli = ActCli(Settings(), False, say, dry_run=True)
+    assert await dead.drop(cli, ["a", "x"]) == 0
+    assert await dead.replay(cli, ["all"]) == 0
+    assert await dead.drop(cli, ["x"]) == 1
+    assert reply(say).splitlines() == [
+        "no dead letter's id begins with 'x'", "2 would be dropped: 1 of q1, 1 of q2",
+        "3 would be replayed: 2 of q1, 1 of q2", "no dead letter's id begins with 'x'", "0 would be dropped",
+    ]  # fmt: skip
+    assert {*broker.dead} == {"aa", "ab", "b"}
+
+
 async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
         broker.store_dead_letter(a_json_letter(id_))

@@ -362,24 +362,22 @@ async def test_a_dry_run_of_an_edit_of_an_aggregate_is_judged_as_the_edit_and_ch
     hosts = ("--host", "host-1", "--host", "host-2", "--force")
     await berth("create", "east", "--zone", "e", *hosts, "--uuid", EAST)
     before = await berth.json("show", "east")
-    for words, says in (
-        (("set", "east", "--remove-host", "host-2"), "east: would be changed, 1 host taken out"),
-        (("set", "east", "--add-host", "host-1"), "east: is so already"),
-        (("delete", "east", "--force"), "east: would be deleted, 2 hosts taken out"),
+    for would, says in (
+        ("set east --remove-host host-2", "east: would be changed, 1 host taken out"),
+        ("set east --add-host host-1", "east: is so already"),
+        ("delete east --force", "east: would be deleted, 2 hosts taken out"),
     ):
-        assert await berth(*words, "--dry-run") == f"{says}\n"
-    for words in (
-        ("delete", "east"), ("set", "east", "--remove-host", "host-1"), ("set", "east", "--add-host", "h9"),
-    ):  # fmt: skip
+        assert await berth(*would.split(), "--dry-run") == f"{says}\n"
+    for words in ("delete east", "set east --remove-host host-1", "set east --add-host h9"):
         problems = []
         for dry_run in (("--dry-run",), ()):
             with pytest.raises(OperationRefused) as refused:
-                await berth(*words, *dry_run)
+                await berth(*words.split(), *dry_run)
             problems.append(str(refused.value))
         assert problems[0] == problems[1]
     assert await berth.json("show", "east") == before
-    [would] = await berth.json("set", "east", "--add-host", "host-3", "--dry-run")
-    assert (would["dry_run"], would["added"], would["gone"]) == (True, ["host-3"], False)
+    [facts] = await berth.json("set", "east", "--add-host", "host-3", "--dry-run")
+    assert (facts["dry_run"], facts["added"], facts["gone"]) == (True, ["host-3"], False)
 
 
 async def test_aggregates_are_printed_as_json(berth: CommandLine, placement: Placement) -> None:

@@ -15,6 +15,7 @@ from berth.commands.ironic_access import access_of
 from berth.commands.nodes import NodeOptions, publish_command
 from berth.composition import open_placement
 from berth.features import packages
+from berth.kit.dry_run import ActCli
 from berth.kit.listing import ListCli
 from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
@@ -54,8 +55,8 @@ class PlacementBesideIronic:
         code = await diff_command(Cli(Settings(), as_json, self.say))
         return code, self.reply.getvalue().splitlines()
 
-    async def sweep(self, allow_removals: bool = False) -> None:
-        await sweep_command(Cli(Settings(), say=self.say), allow_removals)
+    async def sweep(self, allow_removals: bool = False, *, dry_run: bool = False) -> None:
+        await sweep_command(ActCli(Settings(), say=self.say, dry_run=dry_run), allow_removals)
 
     @asynccontextmanager
     async def serving(self, worker: Callable[[Bus], Worker]) -> AsyncIterator[None]:
@@ -141,6 +142,10 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
     with pytest.raises(OperationRefused, match="use --allow-removals"):
         await house.sweep()
+    with pytest.raises(OperationRefused, match="use --allow-removals"):
+        await house.sweep(dry_run=True)
+    await house.sweep(allow_removals=True, dry_run=True)
+    assert "20 nodes were deleted, and would be removed from placement" in house.reply.getvalue()
     assert len((await house.diff())[1]) == 22
     await house.sweep(allow_removals=True)
     assert "20 nodes were deleted" in house.reply.getvalue()

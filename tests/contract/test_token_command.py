@@ -65,6 +65,9 @@ async def test_a_revoked_token_is_unknown(token: CommandLine, file: Path) -> Non
         await added(token, "ann", "--role", "reader"),
         await added(token, "bob", "--role", "reader"),
     )
+    before = file.read_bytes()
+    dry = await token("delete", first["id"], "--dry-run")
+    assert dry == f"token {first['id']} of ann would be revoked\n" and file.read_bytes() == before
     await token("delete", first["id"])
     assert [row["user"] for row in await token.json("list")] == ["bob"]
     with pytest.raises(OperationRefused, match="the last token"):

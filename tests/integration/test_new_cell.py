@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from berth import composition, worker_roles
 from berth.commands.cell_ending import AgentOptions, add_agent, remove
 from berth.commands.cell_making import CellOptions, NewCell, add
-from berth.commands.cells import drain, mark
+from berth.commands.cells import disable_command, enable_command
 from berth.configuration import read
 from berth.kit.broker_users import BrokerTool
 from berth.kit.dry_run import ActCli
@@ -129,7 +129,7 @@ async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterato
         yield
 
 
-async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site: CellMakersSite) -> None:
+async def test_a_cell_is_created_used_disabled_enabled_emptied_and_deleted(site: CellMakersSite) -> None:
     reply = await site.add()
     own = read(file=site.file, environment={}).settings
     of_agent = await site.add_agent(AGENT)
@@ -149,7 +149,7 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
 
         quiet = Console(file=io.StringIO())
-        await mark(ActCli(site.settings, False, quiet), CELL, False, None)
+        await disable_command(ActCli(site.settings, False, quiet), CELL, None, False, None)
         await until(lambda: fits(site, False))
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
@@ -158,14 +158,14 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
 
         waiting = asyncio.create_task(site.boot(3, wait="1m"))
         await until(lambda: waits(site))
-        await mark(ActCli(site.settings, False, quiet), CELL, True, None)
+        await enable_command(ActCli(site.settings, False, quiet), CELL, None)
         woken = await waiting
         assert isinstance(woken, BuildEnded) and woken.status == "active"
 
-        assert await drain(ActCli(site.settings, False, quiet), CELL, False, None, None) == 1
+        assert await disable_command(ActCli(site.settings, False, quiet), CELL, None, True, 0.0) == 1
         await site.delete(1)
         await site.delete(3)
-        assert await drain(ActCli(site.settings, False, quiet), CELL, True, 30, None) == 0
+        assert await disable_command(ActCli(site.settings, False, quiet), CELL, None, True, 30) == 0
     sent = io.StringIO()
     await remove(
         ActCli(site.settings, False, Console(file=sent, width=200)),

@@ -23,7 +23,6 @@ SETS = {
 WITHOUT = {
     "audit heal": "without --yes it only shows what it would repair",
     "instance adopt": "without --yes it only shows what it would adopt",
-    "ironic sweep": "`berth ironic diff` shows what it would delete",
     "policy replay": "it changes nothing",
 }
 

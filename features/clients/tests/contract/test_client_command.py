@@ -63,9 +63,11 @@ class Clients:
         cli = ActCli(SETTINGS, False, Console(file=io.StringIO()))
         await plainly(permit(cli, list(names), tool=BrokerTool()))
 
-    async def remove(self) -> None:
-        cli = ActCli(SETTINGS, False, Console(file=io.StringIO()))
+    async def remove(self, *, dry_run: bool = False) -> str:
+        out = io.StringIO()
+        cli = ActCli(SETTINGS, False, Console(file=out, width=300), dry_run=dry_run)
         await plainly(remove(cli, "shop", tool=BrokerTool()))
+        return out.getvalue()
 
 
 @pytest.fixture
@@ -144,10 +146,15 @@ async def test_permissions_of_an_unknown_client_are_refused(clients: Clients) ->
 
 async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: Clients) -> None:
     await clients.add("web")
+    would = await clients.remove(dry_run=True)
+    assert would.startswith("client shop would be removed: RabbitMQ user berth.client.shop, by ")
+    assert would.endswith("; 1 queues\n")
+    assert (clients.projects, [*clients.broker.known], clients.deleted) == ({"shop": ("web",)}, [USER], [])
     await clients.remove()
     assert (clients.projects, clients.broker.known, clients.deleted) == ({}, {}, ["client.shop.1"])
-    with pytest.raises(OperationRefused, match="not registered"):
-        await clients.remove()
+    for dry_run in (True, False):
+        with pytest.raises(OperationRefused, match="not registered"):
+            await clients.remove(dry_run=dry_run)
 
 
 @pytest.mark.parametrize("name", ["", "c1.ferry", "a_b", "-x", "x" * 33, "a b", "shop.1", "ä"])

@@ -55,9 +55,12 @@ async def test_a_pool_that_instances_use_stays(placement: Placement, pool: Pool)
     [claimed] = await claim(placement, an_order(a_claim(1, holds)))
     assert isinstance(claimed, Claimed)
     assert "DISK_GB 20/90" in await pool("list")
-    with pytest.raises(OperationRefused, match="instances use pool nfs"):
-        await pool("delete", "nfs")
+    for dry_run in (("--dry-run",), ()):
+        with pytest.raises(OperationRefused, match="instances use pool nfs"):
+            await pool("delete", "nfs", *dry_run)
     await placement.claims.release_many([a_release(1, claimed.generation)])
+    assert "pool nfs: would be deleted; " in await pool("delete", "nfs", "--dry-run")
+    assert "nfs" in await pool("list")
     assert "deleted" in await pool("delete", "nfs")
     assert await pool("list") == "no pool\n"
     assert "made" in await pool(*NFS, "--host", "host-2")
@@ -74,6 +77,7 @@ async def test_a_pool_that_instances_use_stays(placement: Placement, pool: Pool)
         ((*NFS, "--host", "host-9"), OperationRefused, "host-9"),
         ((*NFS, "--aggregate", "none"), OperationRefused, "no aggregate"),
         (("delete", "none"), OperationRefused, "there is no pool none"),
+        (("delete", "none", "--dry-run"), OperationRefused, "there is no pool none"),
     ],
 )
 async def test_invalid_input_is_refused(

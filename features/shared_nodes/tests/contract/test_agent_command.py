@@ -85,6 +85,17 @@ async def test_a_disabled_agent_loses_its_free_nodes_until_it_is_enabled(agent: 
     assert shown[1].split()[:3] == ["one", "c1", "alive"]
 
 
+async def test_a_dry_run_says_how_many_nodes_would_go_to_other_agents(agent: AgentCommand) -> None:
+    shares = await agent.shares()
+    would = await agent("disable", "one", "--dry-run")
+    assert would == "one in cell c1: 5 nodes would go to other agents\n"
+    for words, error, says in WRONG[:4]:
+        with pytest.raises(error) as refused:
+            await agent(*words, "--dry-run")
+        assert says in str(refused.value), words
+    assert await agent.shares() == shares
+
+
 async def _even(agent: AgentCommand) -> bool:
     return {share for _, share in (await agent.shares()).values()} == {5}
 
