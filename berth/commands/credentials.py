@@ -15,6 +15,7 @@ from berth.kit.command_groups import Commands
 from berth.kit.credentials import Credential, CredentialsPart
 from berth.kit.feature_parts import authentication
 from berth.kit.listing import ListCli, plain_table
+from berth.kit.options import option
 from berth.kit.terminal import Cli, note
 from berth.kit.timeline import acts_found
 from berth.settings import Settings
@@ -23,16 +24,23 @@ from bus.broker_urls import user_of as user_in
 from bus.clock import time_text
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 
+TOKEN = "token"
+
 commands = Commands()
 
 
 @commands.command("list")
-async def credentials_command(cli: ListCli, *, tool: BrokerTool) -> int:
+async def credentials_command(
+    cli: ListCli,
+    kind: str = option("", "Only of this kind, such as token or agent.", metavar="KIND"),
+    *,
+    tool: BrokerTool,
+) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
     Each is listed with its role and limits (docs/roles.md), the time of its secret, and the command that
-    revokes it. Users of other systems are not listed. Exit code 1: RabbitMQ or placement does not answer, and
-    only tokens are listed.
+    revokes it; `-o wide` adds its id. Users of other systems are not listed. Exit code 1: RabbitMQ or
+    placement does not answer, and only tokens are listed.
     """
     settings, found = cli.settings, list[Credential]()
     method = authentication(auth := settings.placement.auth)
@@ -43,15 +51,19 @@ async def credentials_command(cli: ListCli, *, tool: BrokerTool) -> int:
     if settings.placement.tokens and method is None:
         found += token_credentials(settings)
     status = 0
-    if not settings.embedded:
+    if not settings.embedded and kind != TOKEN:
         try:
             found += await _in_broker(cli, tool)
         except (Unavailable, Unroutable) as problem:
             note(f"only tokens are listed, because berth does not answer: {problem}")
             status = 1
-    rows = ((each.kind, each.name, *_rights(each), time_text(each.since), each.revoke) for each in found)
-    titles = ("kind", "name", "role", "cells", "projects", "since (UTC)", "revoke with")
-    cli.rows(found, plain_table(titles, rows, folded=titles[3:5]) if found else "no credentials")
+    found = [each for each in found if kind in ("", each.kind)]
+    rows = [
+        (each.kind, each.name, *_rights(each), time_text(each.since), each.revoke, each.id) for each in found
+    ]
+    titles = ("kind", "name", "role", "cells", "projects", "since (UTC)", "revoke with", "id")
+    table = plain_table(titles, rows, folded=titles[3:5], wide=("id",))
+    cli.rows(found, table if found else "no credentials")
     return status
 
 
@@ -85,7 +97,7 @@ def token_credentials(settings: Settings) -> Iterator[Credential]:
     policy = policy_of(settings)
     for token in tokens_in(Path(settings.placement.tokens)):
         yield Credential(
-            kind="token",
+            kind=TOKEN,
             name=token.user,
             id=id_of(token),
             role=policy.operator(identity_of(token), "token file").role,

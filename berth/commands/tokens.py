@@ -1,6 +1,4 @@
-"""`berth access token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens`
-names.
-"""
+"""`berth access token`: adds, rotates and revokes the tokens in the file that `placement_tokens` names."""
 
 import json
 import os
@@ -16,7 +14,6 @@ from msgspec import structs
 
 from berth.kit.command_groups import Commands
 from berth.kit.dry_run import ActCli
-from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import described, option, positional
 from berth.kit.secret_files import write_secret
 from berth.kit.terminal import Cli
@@ -27,7 +24,7 @@ from placement_worker.http.access import StoredToken, StoredTokens, digest_of, r
 
 commands = Commands(name="token", no_args_is_help=True)
 
-Id = Annotated[str, positional("The id of `berth access token list`, or its beginning.", metavar="ID")]
+Id = Annotated[str, positional("The id of `berth access list --kind token`, or its beginning.", metavar="ID")]
 TokenFile = Annotated[Path | None, described("Write the token to this file, mode 0600 (default: print it).")]
 _SHOWN = 12  # characters of the SHA-256 that is the id
 
@@ -38,20 +35,6 @@ class TokenOptions:
     role: list[str] | None = option(None, "A role of the token, such as operator; may be repeated.")
     cell: list[str] | None = option(None, "Limit the roles to this cell; may be repeated.")
     only_project: list[str] | None = option(None, "Limit the roles to this project; may be repeated.")
-
-
-@commands.command("list")
-async def list_command(cli: ListCli) -> None:
-    """List the tokens of the token file: id, user, project, roles and limits; never a token."""
-    rows = [
-        {
-            "id": id_of(token), "user": token.user, "project": token.project, "roles": token.roles,
-            "cells": token.cells, "projects": token.projects,
-        }
-        for token in tokens_in(_file(cli))
-    ]  # fmt: skip
-    texts = ([", ".join(it) if isinstance(it, tuple) else it for it in row.values()] for row in rows)
-    cli.rows(rows, plain_table(("id", "user", "project", "roles", "cells", "projects"), texts))
 
 
 @commands.command("create")
@@ -127,7 +110,7 @@ def _found(
     matching = [token for token in tokens if id_of(token).startswith(id_) and id_]
     if len(matching) != 1:
         raise OperationRefused(
-            f"{len(matching)} tokens have an id that begins with {id_!r}: `berth access token list`"
+            f"{len(matching)} tokens have an id that begins with {id_!r}: `berth access list --kind token`"
         )
     (found,) = matching
     changed = change(found)

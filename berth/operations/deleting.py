@@ -74,7 +74,7 @@ async def _place_of(
 
 @dataclass(frozen=True, kw_only=True)
 class SupposedDeletion:
-    """What the deletion of a build or waiting request would do, as a sentence, and what the build holds."""
+    """The supposed deletion of a build or waiting request, as a sentence, and what the build holds."""
 
     build: str
     says: str

@@ -18,7 +18,6 @@ from berth.kit import (
     BrokerUser,
     Cli,
     Commands,
-    ListCli,
     Permissions,
     RecordedUsers,
     Settings,
@@ -26,7 +25,6 @@ from berth.kit import (
     checked,
     definitions,
     option,
-    plain_table,
     positional,
     queue_policy,
     undone_on_failure,
@@ -134,16 +132,26 @@ async def permit(cli: Cli, names: Names = None, *, tool: BrokerTool) -> None:
     cli.tell(sentence, clients=[client.name for client in found])
 
 
-@commands.command("list")
-async def list_command(cli: ListCli) -> None:
-    """List the registered API clients, sorted by name, each with its projects and its role."""
-    await _show(cli, "")
-
-
 @commands.command("show")
 async def show_command(cli: Cli, name: NameOfClient) -> None:
     """Show the projects that an API client may act for, its RabbitMQ user and the user's permissions."""
-    await _show(cli, name)
+    _need_service_mode(cli.settings)
+    async with cli.bus("client") as bus:
+        found = (await bus.asker(CLIENTS)(FindClients(names=(name,)))).clients
+    if not found:
+        raise OperationRefused(f"client {name} is not registered")
+    [client], user = found, user_of(cli.settings, name)
+    may = _permissions(cli.settings, name, client.role)
+    facts = {"projects": client.projects, "role": client.role, "cells": client.cells}
+    lines = (
+        f"client {name}: RabbitMQ user {user}; {_rights(_edit_to(client))}",
+        f"declares and reads queues {may.configure}",
+        f"publishes with keys       {may.keys[0].write}",
+        f"to the exchange           {may.keys[0].exchange}",
+        f"binds its queues by keys  {may.keys[1].read}",
+        f"to the exchange           {may.keys[1].exchange}",
+    )
+    cli.tell("\n".join(map(printable, lines)), client=name, user=user, **facts)
 
 
 def _ordered(name: str, options: ClientOptions) -> ClientEditRequested:
@@ -170,31 +178,6 @@ def _rights(client: ClientEditRequested) -> str:
     parts += [f"cells {', '.join(client.cells)}"] if client.cells else []
     parts += [f"projects {', '.join(client.projects)}"] if client.projects else []
     return ", ".join(parts)
-
-
-async def _show(cli: Cli, name: str) -> None:
-    _need_service_mode(cli.settings)
-    async with cli.bus("client") as bus:
-        found = (await bus.asker(CLIENTS)(FindClients(names=(name,) if name else ()))).clients
-    if name and not found:
-        raise OperationRefused(f"client {name} is not registered")
-    facts = [
-        {
-            "client": client.name, "user": user_of(cli.settings, client.name), "projects": client.projects,
-            "role": client.role, "cells": client.cells,
-        }
-        for client in found
-    ]  # fmt: skip
-    titles = ("client", "RabbitMQ user", "projects", "role", "cells")
-    rows = ([", ".join(it) if isinstance(it, tuple) else it for it in fact.values()] for fact in facts)
-    cli.rows(facts, plain_table(titles, rows))
-    if name and not cli.as_json:
-        may = _permissions(cli.settings, name, found[0].role)
-        cli.line(f"declares and reads queues {may.configure}")
-        cli.line(f"publishes with keys       {may.keys[0].write}")
-        cli.line(f"to the exchange           {may.keys[0].exchange}")
-        cli.line(f"binds its queues by keys  {may.keys[1].read}")
-        cli.line(f"to the exchange           {may.keys[1].exchange}")
 
 
 @commands.command("delete")

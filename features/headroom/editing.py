@@ -89,7 +89,7 @@ def _reservation(levels: Sequence[str]) -> Reservation:
 
 @dataclass(frozen=True)
 class SupposedHeadroom:
-    """What would become of the headroom: its levels, those that it would lose, and its slots now."""
+    """The headroom after a supposed edit: its levels, those that it would lose, and its slots now."""
 
     levels: Sequence[str]
     changed: bool

@@ -45,6 +45,8 @@ async def test_tokens_are_listed_with_role_limits_age_and_without_secrets(
     assert (nova["role"], nova["roles"], nova["since"]) == ("reader", ["service"], 0.0)
     shown = await command()
     assert "2026-11-26 06:00" in shown and "secret" not in shown
+    assert ann["id"] in await command("--kind", "token", "-o", "wide")
+    assert await command("--kind", "agent") == "no credentials\n"
 
 
 async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
