@@ -26,6 +26,7 @@ from control_room.kit import several
 from features.maintenance.core.maintenance import OVER
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
+    AddWindow,
     CancelWindow,
     FinishHosts,
     HostEvacuation,
@@ -99,6 +100,7 @@ async def add(cli: ActCli, options: AddedOptions) -> int:
     async with cli.bus("maintenance") as bus:
         if cli.dry_run:
             window, plan = await plan_window(bus, given)
+            await bus.rehearse(checked(MaintenanceEditRequested(edit=AddWindow(window=window))))
             _show_plan(cli, window, plan, bus.clock.now())
             return 1 if any(host.late for host in plan.hosts) else 0
         window = await add_window(bus, given)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from berth.kit import PUBLISH_SECONDS, checked, instance_pages, repeated_until_answered
 from bus import topics
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.parts import MoveParts, PlanParts
@@ -101,6 +102,11 @@ async def start_plan(bus: Bus, plan: PlanOfMoves, listener: PlanListener) -> Fol
     if started.refused:
         raise OperationRefused(started.refused)
     return FollowedPlan(bus, started.plan, listener)
+
+
+async def rehearse_plan(bus: RecordingBus, plan: PlanOfMoves) -> None:
+    """Raise OperationRefused if the operator may not start a plan."""
+    await bus.rehearse(checked(StartPlan(plan=plan)))
 
 
 def emptying_plan(

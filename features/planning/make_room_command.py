@@ -36,7 +36,7 @@ from control_room.kit import several
 from features.moves.commands.moves import PlanPrinter
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomGoal, RoomPlanned
 from features.planning.reserving import MODULE, MadeRoom
-from features.planning.room_requests import RoomListener, RoomMade, make_room, plan_room
+from features.planning.room_requests import RoomListener, RoomMade, make_room, suppose_room
 
 commands = Commands()
 
@@ -94,7 +94,7 @@ async def make_room_command(
         asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
         printer = RoomPrinter(cli, "live" if how.live else "migrate")
         if cli.dry_run:
-            plan = await plan_room(bus, asked)
+            plan = await suppose_room(bus, asked, how.most)
             if cli.as_json:
                 cli.value(plan, "")
             else:

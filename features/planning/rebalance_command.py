@@ -20,6 +20,7 @@ from berth.kit import (
     write_json,
 )
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -27,8 +28,8 @@ from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
 from control_room.kit import several
 from features.moves.commands.moves import PlanPrinter
-from features.moves.messages import FIND_PLANS, FindPlans, PlanOfMoves, PlanStands
-from features.moves.plan_requests import plan_sentence, start_plan
+from features.moves.messages import FIND_PLANS, FindPlans, PlanOfMoves, PlanStands, StopPlan
+from features.moves.plan_requests import plan_sentence, rehearse_plan, start_plan
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,
@@ -96,13 +97,17 @@ async def rebalance_command(cli: ActCli, options: RebalanceOptions) -> int:
         if options.action:
             if options.action not in _ACTIONS:
                 raise BadSetting(f"{options.action!r}: {', '.join(_ACTIONS)}, or nothing")
-            _print_plans(cli, await _ACTIONS[options.action](bus))
+            if cli.dry_run and options.action == "stop":
+                await _rehearse_stop(cli, bus)
+            else:
+                _print_plans(cli, await _ACTIONS[options.action](bus))
             return 0
         if options.cell:
             await chosen_cells(bus, cli.settings, [options.cell])
         asked = query_of(options)
         printer = BalancePrinter(cli, "live" if options.live else "migrate")
         if cli.dry_run:
+            await rehearse_plan(bus, _plan_of(Balancing(query=asked), options))
             printer.planned(await _planned(bus, asked))
             return 0
         if options.keep:
@@ -149,10 +154,7 @@ async def _followed(
     bus: Bus, goal: Balancing, options: RebalanceOptions, printer: "BalancePrinter"
 ) -> Balancing:
     """Let schedulers carry a rebalancing out, or follow the standing plan that runs; return its end."""
-    plan = PlanOfMoves(
-        id=Clock().uuid(), parts=PlanParts(PlanningGoal(balance=goal)), most=options.most, plan="rebalance",
-        note="rebalances the hosts",
-    )  # fmt: skip
+    plan = _plan_of(goal, options)
     followed = await start_plan(bus, plan, printer)
     if followed.id != plan.id:
         [running] = (await bus.asker(FIND_PLANS)(FindPlans(plans=(followed.id,)))).plans
@@ -164,6 +166,24 @@ async def _followed(
         await asyncio.shield(followed.stop())
         complain.print("stopped: moves in progress end by themselves", markup=False)
         raise
+
+
+def _plan_of(goal: Balancing, options: RebalanceOptions) -> PlanOfMoves:
+    return PlanOfMoves(
+        id=Clock().uuid(), parts=PlanParts(PlanningGoal(balance=goal)), most=options.most, plan="rebalance",
+        note="rebalances the hosts",
+    )  # fmt: skip
+
+
+async def _rehearse_stop(cli: ActCli, bus: RecordingBus) -> None:
+    """Print the rebalancings that would be stopped."""
+    running = await running_rebalancings(bus)
+    for stands in running:
+        await bus.rehearse(StopPlan(plan=stands.plan.id))
+        text = f"plan {stands.plan.id} would begin no further move: {plan_sentence(stands)}"
+        cli.tell(text, plan=stands.plan.id, stopping=True)
+    if not running and not cli.as_json:
+        cli.line("no rebalancing runs")
 
 
 def _print_plans(cli: Cli, running: Sequence[PlanStands]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from berth.kit import added, asked_amounts
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.messages import BuildRequested
@@ -13,7 +14,7 @@ from bus.parts import PlanParts
 from bus.vocabulary import MAX_TEXT, cause_of, shortened
 from control_room.kit import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
-from features.moves.plan_requests import PlanListener, start_plan
+from features.moves.plan_requests import PlanListener, rehearse_plan, start_plan
 from features.planning.messages import PLAN_ROOM, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
 from features.planning.reserving import MODULE, MadeRoom
 
@@ -47,6 +48,20 @@ async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
     return await bus.asker(PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
 
 
+def _plan_of(goal: RoomGoal, most: int) -> PlanOfMoves:
+    note = cause_of(f"makes room for {_builds(goal.query.request)}")
+    return PlanOfMoves(
+        id=Clock().uuid(), parts=PlanParts(PlanningGoal(room=goal)), most=most, plan="make_room", note=note
+    )
+
+
+async def suppose_room(bus: RecordingBus, asked: PlanRoom, most: int) -> RoomPlanned:
+    """Return the plan that `make_room` would start; raise OperationRefused if the operator may not."""
+    plan = await plan_room(bus, asked)
+    await rehearse_plan(bus, _plan_of(RoomGoal(query=asked, targets=plan.targets, found=plan), most))
+    return plan
+
+
 async def make_room(
     bus: Bus, asked: PlanRoom, most: int, listener: RoomListener, *, undo: bool = True, reserve: float = 0.0
 ) -> RoomMade:
@@ -63,11 +78,7 @@ async def make_room(
     if plan.code or not plan.moves:
         reserved, lacking = await _reserved(bus, goal, reserve) if not plan.code else (None, "")
         return RoomMade(goal, plan.code, plan.why, reserved, lacking)
-    note = cause_of(f"makes room for {_builds(asked.request)}")
-    started = PlanOfMoves(
-        id=Clock().uuid(), parts=PlanParts(PlanningGoal(room=goal)), most=most, plan="make_room", note=note
-    )
-    followed = await start_plan(bus, started, _Watch(listener))
+    followed = await start_plan(bus, _plan_of(goal, most), _Watch(listener))
     reserved, lacking = None, ""
     try:
         stands = await followed.ended(until=_is_held)

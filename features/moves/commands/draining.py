@@ -42,13 +42,21 @@ from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
 from features.moves.commands.moves import PlanPrinter
-from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands, SupposedDestination
+from features.moves.messages import (
+    MoveKind,
+    MoveOfPlan,
+    MoveRequested,
+    PlanOfMoves,
+    PlanStands,
+    SupposedDestination,
+)
 from features.moves.moving import ANY
 from features.moves.plan_requests import (
     FollowedPlan,
     emptying_plan,
     instances_on,
     plan_sentence,
+    rehearse_plan,
     remaining_consumers,
     start_plan,
     suppose_emptying,
@@ -95,8 +103,11 @@ async def drain_command(cli: ActCli, options: DrainOptions) -> int:
     async with cli.bus("drain") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         hosts = await _hosts(bus, cli.settings, options)
+        plan = emptying_plan(
+            hosts, kind, options.most, to_cell=asked.to_cell, parts=asked.parts, because=because
+        )
         if cli.dry_run:
-            await rehearse_marks(bus, hosts, disabling(because))
+            await _rehearse(bus, hosts, disabling(because), plan)
             return await print_plan(bus, hosts, asked, cli, "disabled")
         for host in hosts:
             marked = await disabling(because)(bus, host)
@@ -106,9 +117,6 @@ async def drain_command(cli: ActCli, options: DrainOptions) -> int:
             which = hosts[0].host or hosts[0].name if len(hosts) == 1 else "HOST"
             undone = f"berth host enable {which}{because and f' --because {because}'}"
             cli.line(f"undone by `{printable(undone)}`", "dim")
-        plan = emptying_plan(
-            hosts, kind, options.most, to_cell=asked.to_cell, parts=asked.parts, because=because
-        )
         followed = await start_plan(bus, plan, printer)
         try:
             far = await printer.followed(followed)
@@ -210,10 +218,13 @@ def _is(holder: Consumer) -> str:
     return _IS.get(holder.type or "", other)
 
 
-async def rehearse_marks(bus: RecordingBus, hosts: Sequence[Provider], marking: Marking) -> None:
-    """Raise OperationRefused if the operator may not close one of the hosts."""
+async def _rehearse(
+    bus: RecordingBus, hosts: Sequence[Provider], marking: Marking, plan: PlanOfMoves
+) -> None:
+    """Raise OperationRefused if the operator may not close one of the hosts, or not start the plan."""
     for host in hosts:
         await marking.rehearsed(bus, host)
+    await rehearse_plan(bus, plan)
 
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
@@ -277,10 +288,14 @@ async def evacuate_command(cli: ActCli, options: EvacuateOptions) -> int:
         code = await cli.each(options.hosts, find_host)
         if not hosts:
             return code
+        found = [*hosts.values()]
+        plan = emptying_plan(
+            found, "evacuate", options.most, to_cell=asked.to_cell, parts=asked.parts, patient=False
+        )
         if cli.dry_run:
-            await rehearse_marks(bus, [*hosts.values()], forcing_down(True))
-            return await _print_evacuations(bus, [*hosts.values()], asked, cli) or code
-        return await _evacuate(bus, [*hosts.values()], options, cli) or code
+            await _rehearse(bus, found, forcing_down(True), plan)
+            return await _print_evacuations(bus, found, asked, cli) or code
+        return await _evacuate(bus, found, plan, cli, waits=options.wait is not None) or code
 
 
 async def _print_evacuations(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli) -> int:
@@ -297,8 +312,8 @@ async def _print_evacuations(bus: Bus, hosts: Sequence[Provider], asked: MoveReq
     return code
 
 
-async def _evacuate(bus: Bus, hosts: Sequence[Provider], options: EvacuateOptions, cli: Cli) -> int:
-    """Force hosts down, and let schedulers rebuild their instances; with `wait`, follow that."""
+async def _evacuate(bus: Bus, hosts: Sequence[Provider], plan: PlanOfMoves, cli: Cli, *, waits: bool) -> int:
+    """Force hosts down, and let schedulers rebuild their instances; if the command `waits`, follow that."""
     for host in hosts:
         instances = await instances_on(bus, [host])
         active = sum(instance.status == "active" for instance in instances)
@@ -307,11 +322,10 @@ async def _evacuate(bus: Bus, hosts: Sequence[Provider], options: EvacuateOption
             further = f"; its cell sees to the {rest} that are not active" if rest else ""
             cli.line(f"{host.host or host.name}: forced down; {active} move to other hosts{further}")
         await forcing_down(True)(bus, host)
-    printer, parts = EmptyingPrinter(cli, "evacuate"), waiting_for(options.wait)
-    plan = emptying_plan(hosts, "evacuate", options.most, to_cell=options.to_cell, parts=parts, patient=False)
+    printer = EmptyingPrinter(cli, "evacuate")
     followed = await start_plan(bus, plan, printer)
     names = [host.host or host.name for host in hosts]
-    if options.wait is not None:
+    if waits:
         try:
             far = await printer.followed(followed)
         except asyncio.CancelledError:

@@ -57,6 +57,9 @@ async def test_a_stop_ends_a_standing_plan(berth: LivingBerth, monkeypatch: pyte
     assert not keeping.done()
     state = json.loads(await berth("move", "rebalance", "status", "--json"))
     assert (state["keeps_on"], state["stopping"]) == (True, False)
+    would = await berth("move", "rebalance", "stop", "--dry-run")
+    assert f"plan {state['plan']} would begin no further move" in would
+    assert not json.loads(await berth("move", "rebalance", "status", "--json"))["stopping"]
     assert f"plan {state['plan']} begins no further move" in await berth("move", "rebalance", "stop")
     async with asyncio.timeout(30):
         shown = await keeping
