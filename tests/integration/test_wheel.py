@@ -51,7 +51,15 @@ def _locked() -> list[Distribution]:
 def _install(wheel: Path, environment: Path) -> None:
     """Make a virtual environment with the wheel, and with links to the packages of requirements.lock."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", environment, "install"]
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        environment,
+        "install",
+    ]
     subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", "--no-compile", wheel], check=True)
     target = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
     for distribution in _locked():
