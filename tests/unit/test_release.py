@@ -22,6 +22,7 @@ notes_of: Callable[[Path, str], str] = SCRIPT["notes_of"]
 CHANGELOG = (
     "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-31\n\n- A change.\n\n## [1.1.0] - 2025-12-01\n"
 )
+RECORDING = "tests/data/release-1.2.0.tar.gz"
 CHART = "deploy/helm/berth/Chart.yaml"
 
 
@@ -36,7 +37,8 @@ def git(root: Path, *words: str) -> str:
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("released")
     texts = {"berth/__init__.py": '__version__ = "1.2.0"\n', "CHANGELOG.md": CHANGELOG}
-    for name, text in {**texts, CHART: 'version: 1.2.0\nappVersion: "1.2.0"\n'}.items():
+    texts |= {CHART: 'version: 1.2.0\nappVersion: "1.2.0"\n', RECORDING: "SQL"}
+    for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     git(root, "init", "--quiet", "--initial-branch=main")
@@ -59,6 +61,7 @@ def test_nothing_is_missing_in_a_complete_release(released: Path) -> None:
         ("CHANGELOG.md", "- A change.\n", "", "no section `## [1.2.0]"),
         ("CHANGELOG.md", "2026-01-31", "soon", "no section `## [1.2.0]"),
         (CHART, 'appVersion: "1.2.0"', 'appVersion: "1.1.0"', 'appVersion: "1.2.0"'),
+        ("berth/__init__.py", "1.2.0", "1.3.0", "scripts/record-release-state 1.3.0"),
         ("CHANGELOG.md", "A change", "Another", "files are changed or untracked"),
         (".git/HEAD", "main", "other", "the branch is other: git switch main"),
         (".git/HEAD", "main", "other", "has not passed .ci/run"),
@@ -80,6 +83,12 @@ def test_a_release_that_lacks_something_is_refused(
 
 def test_the_version_of_the_chart_is_the_version_of_the_program() -> None:
     assert not [sentence for sentence in missing(ROOT) if "Chart.yaml" in sentence]
+
+
+def test_the_notes_of_the_next_release_have_at_most_600_words() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## \[|\Z)", text, re.M | re.S)
+    assert section and len(section[1].split()) <= 600
 
 
 def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
