@@ -22,7 +22,7 @@ DOCS := .venv-docs
 # And the lowest versions of the requirements, with tests of each surface.
 LOWEST := .venv-lowest
 LOWEST_TESTS := tests/contract/test_{bring_back,cells,placement}.py tests/unit/test_{boot_command,load,room_figures}.py \
-	tests/integration/test_{rest,traces}_embedded.py features/quotas
+	tests/integration/test_{rest,traces}_embedded.py
 
 # And RabbitMQ 4 with its Erlang and C libraries.
 RABBITMQ4 := $(CURDIR)/.rabbitmq4

@@ -10,9 +10,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from jinja2 import Environment, StrictUndefined
 
-from berth import worker_roles
-from berth.configuration import read
-from ironic_sync.openstack import cloud_access
+from berth.kit.testing import read
+from features.keystone.settings import KeystoneSettings
+from features.nova.settings import NovaSettings
+from ironic_sync.extension import cloud_access
 from tests.support.snippets import ROOT
 
 ROLE = ROOT / "deploy/kolla/roles/berth"
@@ -123,7 +124,7 @@ def test_each_service_runs_a_worker_and_is_in_the_playbook_and_the_inventory() -
     assert play["hosts"] == [service["group"] for service in services.values()]
     assert re.findall(r"^\[([\w-]+):children\]$", inventory, re.M) == play["hosts"]
     for name, service in services.items():
-        assert service["command"].removeprefix("run ") in worker_roles.WORKERS, name
+        assert service["command"] == f"run {name.removeprefix('berth-')}"
         assert service["volumes"][0].startswith(f"{{{{ node_config_directory }}}}/{name}/:/etc/berth")
 
 
@@ -133,7 +134,9 @@ def test_berth_accepts_the_settings(service: str, tmp_path: Path, monkeypatch: p
     further = 'scheduler_filters = ["-io_ops"]'
     file = written(tmp_path, "berth.toml", service=service, berth_settings=further)
     values = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert read(file=file, environment={}).settings
+    settings = read(file=file, environment={}).settings
+    assert settings.of(KeystoneSettings).cloud == "kolla"
+    assert bool(settings.of(NovaSettings).database_url) == (service == "berth-nova")
     assert values["amqp_url"] == "amqp://berth:carries@10.0.1.1:5672,10.0.1.2:5672/berth"
     assert ("placement_http" in values) == (service == "berth-placement")
     assert ("nova_amqp_url" in values) == (service == "berth-nova")
