@@ -19,6 +19,11 @@ NOVA := .venv-nova
 # And what makes the site of docs/.
 DOCS := .venv-docs
 
+# And the lowest versions of the requirements, with tests of each surface.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/contract/test_{bring_back,cells,placement}.py tests/unit/test_{boot_command,load,room_figures}.py \
+	tests/integration/test_{rest,traces}_embedded.py
+
 # And RabbitMQ 4 with its Erlang and C libraries.
 RABBITMQ4 := $(CURDIR)/.rabbitmq4
 
@@ -36,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak terminations simulate bench bench-beside quality screenshots room-bench docs snippets first-region packages release services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test lowest check lint soak terminations simulate bench bench-beside quality screenshots room-bench docs snippets first-region packages release services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -71,6 +76,10 @@ nova-test: $(VENV)/.stamp-dev $(NOVA)/.stamp ## boot and move servers of a real 
 	@scripts/install-services
 	@scripts/install-mariadb
 	@$(BIN)/python -m pytest -q -s -m nova features/nova $(ARGS)
+
+lowest: $(LOWEST)/.stamp ## run some tests with the lowest versions of the requirements (TESTS="..." for others)
+	@$(LOWEST)/bin/python -m pytest -q -m "not services and not soak" \
+		$(if $(filter command line,$(origin TESTS)),$(TESTS),$(LOWEST_TESTS)) $(ARGS)
 
 check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services
 	@scripts/check
@@ -135,14 +144,18 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-emit-in
 	--custom-compile-command "make lock" --upgrade --generate-hashes
 
 lock: ## pin the dependencies anew (needs uv)
-	@$(COMPILE) pyproject.toml --extra build -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra build --extra keystone -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra build --extra dev -c requirements.lock -o requirements-dev.lock
+	@mkdir -p build
+	@$(COMPILE) pyproject.toml --extra keystone --extra nova --extra traces --resolution lowest-direct \
+		--no-annotate -o build/lowest.txt
+	@$(COMPILE) build/lowest.txt --group lowest --no-annotate -o requirements-lowest.lock
 	@set -e; for group in compliance ironic nova docs; do \
 		$(COMPILE) --group $$group -o requirements-$$group.lock; \
 	done
 
 clean: ## remove the virtual environment, caches and build results
-	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) $(RABBITMQ4) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) $(LOWEST) $(RABBITMQ4) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What only running needs.
@@ -169,6 +182,7 @@ $(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
 FOR_compliance := OpenStack Placement, its tests and its clients
 FOR_ironic := OpenStack Ironic
 FOR_nova := OpenStack Nova with Keystone and Placement
+FOR_lowest := the lowest versions of the requirements
 FOR_docs := what makes the site of docs/
 
 # Debian's python3 comes without ensurepip; python3-venv has it.

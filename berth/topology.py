@@ -1,9 +1,9 @@
-"""Lists publishers and consumers of all topics, from the workers' tables: text, Markdown or AsyncAPI."""
+"""Lists publishers and consumers of all topics, from the workers' tables: text, Markdown or AsyncAPI.
+`berth.message_pages` makes pages from the AsyncAPI document.
+"""
 
-import html
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from berth import __version__
@@ -66,14 +66,31 @@ def markdown(workers: Sequence[Worker]) -> str:
     return markdown_table(COLUMNS, [(f"`{name}`", *rest) for name, *rest in table(workers)])
 
 
-def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
-    """Return an AsyncAPI 3 document that describes every topic and query."""
-    kinds = [topic.message for topic in TOPICS]
-    kinds += [kind for query in QUERIES for kind in (query.asks, query.answer)]
-    schemas = schema_components(kinds, "#/components/schemas/{name}")
+def messages_of(carried: Carried) -> list[type[Any]]:
+    """Return the message of a topic, or the question and the answer of a query."""
+    return [carried.asks, carried.answer] if isinstance(carried, Query) else [carried.message]
+
+
+def subject_of(carried: Carried) -> str:
+    """Return the subject of a topic or query, by which pages about messages are divided: the name of its
+    feature; of the kernel the first word.
+    """
+    package, _, module = messages_of(carried)[0].__module__.partition(".")
+    if package == "features":
+        return module.partition(".")[0]
+    return (carried.name if isinstance(carried, Query) else carried.pattern).partition(".")[0]
+
+
+def asyncapi(workers: Sequence[Worker], subject: str = "") -> dict[str, Any]:
+    """Return an AsyncAPI 3 document that describes every topic and query, or those of a subject."""
+    topics = [topic for topic in TOPICS if subject in ("", subject_of(topic))]
+    queries = [query for query in QUERIES if subject in ("", subject_of(query))]
+    chosen: list[Carried] = [*topics, *queries]
+    kinds = [kind for carried in chosen for kind in messages_of(carried)]
+    schemas = _as_draft_7(schema_components(kinds, "#/components/schemas/{name}"))
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
-    for topic in TOPICS:
+    for topic in topics:
         name = _identifier(topic.pattern)
         description = topic.says
         if topic.outsiders and "reply_to" in topic.message.__struct_fields__:
@@ -82,7 +99,7 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         for verb, action, found in (("sends", "send", senders), ("receives", "receive", receivers)):
             for worker in found(topic, workers):
                 operations[f"{_identifier(worker)}_{verb}_{name}"] = _operation(action, name, topic.says)
-    for query in QUERIES:
+    for query in queries:
         _describe_query(query, workers, channels, operations)
     messages = {
         kind.__name__: {
@@ -106,6 +123,21 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         "operations": operations,
         "components": {"messages": messages, "schemas": schemas},
     }
+
+
+def _as_draft_7(schema: Any) -> Any:
+    """Return a schema of JSON Schema 2020-12 in the words of AsyncAPI 3, which has those of draft 7."""
+    if isinstance(schema, list):
+        return [_as_draft_7(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _as_draft_7(each) for name, each in schema.items()}
+    if "prefixItems" in made:
+        made["additionalItems"] = made.pop("items", True)
+        made["items"] = made.pop("prefixItems")
+    if isinstance(schema.get("discriminator"), dict):
+        made["discriminator"] = schema["discriminator"]["propertyName"]
+    return made
 
 
 def _describe_query(
@@ -150,113 +182,3 @@ def _identifier(name: str) -> str:
 def _kind(worker: Worker) -> str:
     """Return a worker's type, which is the first part of its name: conductor for conductor.c1."""
     return worker.name.split(".")[0]
-
-
-_REF = "#/components/schemas/"
-_TYPES = {"string": "text", "integer": "whole number", "boolean": "true or false", None: "anything"}
-
-
-def messages_markdown(workers: Sequence[Worker]) -> str:
-    """Return a Markdown list of all messages and their fields, made from the AsyncAPI document."""
-    document = asyncapi(workers)
-    schemas: Mapping[str, Any] = document["components"]["schemas"]
-    on: dict[str, list[str]] = {}
-    for channel in document["channels"].values():
-        for message in channel["messages"]:
-            on.setdefault(message, []).append(
-                channel["address"] or channel["description"].rpartition("; ")[2]
-            )
-    lines = ["### Messages", ""]
-    for name in on:
-        lines += _section(name, schemas[name], ", ".join(map(_where, on[name])))
-    lines += ["### What they are made of", ""]
-    for name in schemas:
-        if name not in on:
-            lines += _section(name, schemas[name], "")
-    return "\n".join(lines).strip() + "\n"
-
-
-def _where(address: str) -> str:
-    if address.startswith("answers "):
-        return f"answers `{address.removeprefix('answers ')}`"
-    return f"asks `{address.removeprefix('ask.')}`" if address.startswith("ask.") else f"`{address}`"
-
-
-def _section(name: str, schema: Mapping[str, Any], where: str) -> list[str]:
-    description = re.sub(r"\s+", " ", schema.get("description", "")).strip()
-    lines = [f"#### {name}", ""]
-    lines += [
-        part
-        for part in (where and f"{where}. ", description and html.escape(description, quote=False))
-        if part
-    ]
-    if "properties" not in schema:
-        return [*lines, "", _type(schema), ""]
-    needed = schema.get("required", ())
-    rows = []
-    for field, field_schema in schema["properties"].items():
-        default, value = "", field_schema.get("default")
-        if field in needed:
-            default = "needed"
-        elif value not in ("", None, [], (), {}):
-            default = "as each of its own" if isinstance(value, dict) else _code(json.dumps(value))
-        rows.append((f"`{field}`", _type(field_schema), default))
-    return [*lines, "", markdown_table(("field", "is", "default"), rows)]
-
-
-def _type(schema: Mapping[str, Any]) -> str:
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_REF)
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
-    if "enum" in schema:
-        return "one of " + ", ".join(_code(json.dumps(value)) for value in schema["enum"])
-    if "const" in schema:
-        return _code(json.dumps(schema["const"]))
-    bounds = _bounds(schema)
-    match schema.get("type"):
-        case "array":
-            parts = [_type(each) for each in schema.get("prefixItems", ())]
-            items = schema.get("items")
-            if parts:
-                return f"[{', '.join(parts)}]"
-            return f"list{bounds} of {_type(items)}" if items else f"list{bounds}"
-        case "object" if "properties" in schema:
-            fields = [f"`{name}`: {_type(each)}" for name, each in schema["properties"].items()]
-            return f"object ({', '.join(fields)})" if fields else "object"
-        case "object":
-            keys, values = schema.get("propertyNames"), schema.get("additionalProperties")
-            inside = _type(values) if isinstance(values, dict) else "anything"
-            by = f" by {_type({'type': 'string', **keys})}" if keys else ""
-            return f"table{bounds} of {inside}{by}"
-        case "null":
-            return "nothing"
-        case "string" if "description" in schema:
-            return html.escape(schema["description"], quote=False).replace("|", "&#124;") + bounds
-        case "string" if "pattern" in schema:
-            return f"text like {_code(schema['pattern'].replace('(?!' + chr(92) + 'n)', ''))}{bounds}"
-        case kind:
-            return _TYPES.get(kind, str(kind)) + bounds
-
-
-def _bounds(schema: Mapping[str, Any]) -> str:
-    """Return the limits in a field's schema as text, such as `at most 9`."""
-    names = ("imum", "Length", "Items", "Properties")
-    least = next((schema[f"min{name}"] for name in names if f"min{name}" in schema), None)
-    most = next((schema[f"max{name}"] for name in names if f"max{name}" in schema), None)
-    if "exclusiveMinimum" in schema:
-        limits = f"more than {schema['exclusiveMinimum']}"
-    elif most is not None:
-        limits = f"at most {most}" if least is None else f"{least} to {most}"
-    elif least:
-        limits = f"at least {least}"
-    else:
-        return ""
-    if schema.get("type") in ("array", "object"):
-        return f" ({limits})"
-    return f", {limits} long" if schema.get("type") == "string" else f", {limits}"
-
-
-def _code(text: str) -> str:
-    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"

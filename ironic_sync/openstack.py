@@ -93,10 +93,12 @@ class Access:
 
     def identity(self) -> "BaseIdentityPlugin":
         """Return the keystoneauth1 plugin that fetches Keystone tokens with the given credentials."""
-        from keystoneauth1 import exceptions
-        from keystoneauth1.identity import BaseIdentityPlugin
-        from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed
-
+        try:  # slow to import, and rarely needed
+            from keystoneauth1 import exceptions
+            from keystoneauth1.identity import BaseIdentityPlugin
+            from keystoneauth1.loading import get_plugin_loader
+        except ImportError:
+            raise ValueError("keystoneauth1 is not installed: install berth[keystone]") from None
         if not self.auth.get("auth_url"):
             raise ValueError("the auth_url of Keystone is missing")
         try:

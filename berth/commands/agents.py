@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from rich.text import Text
 
-from berth.features import parts_of
 from berth.kit.command_groups import Commands
 from berth.kit.listing import plain_table
 from berth.kit.options import option, positional
@@ -79,16 +78,13 @@ async def check_command(
 
 
 async def _results(stand: "DriverStand", settings: Settings) -> "Sequence[RuleResult]":
-    from compute_sim.core.faults import SimOptions
-    from compute_sim.driver_kit import check_driver
-    from compute_sim.extension import AgentNeeds, ForAgent
+    from berth.testing import check_driver
 
-    parts = parts_of(ForAgent, "agent", AgentNeeds(options=SimOptions()), settings)
     logger = logging.getLogger("compute_sim")
     level = logger.level
     logger.setLevel(logging.ERROR)  # warnings of the rules' agents are expected
     try:
-        return await check_driver(stand, {part.name: part.driver_rules(stand) for part in parts})
+        return await check_driver(stand, settings)
     finally:
         logger.setLevel(level)
 

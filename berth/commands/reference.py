@@ -86,7 +86,10 @@ def reference_command(
     table: Annotated[str, positional("The table.", metavar="|".join(TABLES))],
     text: Annotated[
         str,
-        positional("Only rows with this text; of `settings` one setting, or `simulator`.", metavar="TEXT"),
+        positional(
+            "Only rows with this text; of `settings` one setting, or `simulator`; of `asyncapi` a page.",
+            metavar="TEXT",
+        ),
     ] = "",
     as_json: Json = False,
     markdown: Markdown = False,
@@ -103,7 +106,7 @@ def reference_command(
     if table == _SETTINGS:
         show_settings(text, as_json=as_json, markdown=markdown)
     elif table == _ASYNCAPI:
-        show_asyncapi(markdown=markdown)
+        show_asyncapi(text, markdown=markdown)
     elif table in _TABLES:
         facts, columns, as_markdown = _TABLES[table]()
         found = [row for row in facts if text.lower() in " ".join(map(str, row.values())).lower()]
@@ -118,15 +121,21 @@ def _cell(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def show_asyncapi(*, markdown: bool) -> None:
-    """Print an AsyncAPI 3 document in JSON that describes every topic and query, or its pages in Markdown."""
-    from berth import composition, topology
+def show_asyncapi(subject: str, *, markdown: bool) -> None:
+    """Print an AsyncAPI 3 document in JSON of all topics and queries, or of those of a subject.
+
+    In Markdown print the page of a subject or of `types`; without a subject, the list of pages.
+    """
+    from berth import composition, message_pages, topology
 
     workers = composition.all_workers_without_a_bus()
     if markdown:
-        sys.stdout.write(topology.messages_markdown(workers))
-    else:
-        sys.stdout.write(json.dumps(topology.asyncapi(workers), indent=2, ensure_ascii=False) + "\n")
+        made = message_pages.page(workers, subject) if subject else message_pages.index(workers)
+        sys.stdout.write(made.strip() + "\n")
+        return
+    if subject and subject not in (known := message_pages.subjects()):
+        raise BadSetting(f"asyncapi {subject!r}: there is no such subject; try {', '.join(known)}")
+    sys.stdout.write(json.dumps(topology.asyncapi(workers, subject), indent=2, ensure_ascii=False) + "\n")
 
 
 def show_settings(part: str, *, as_json: bool, markdown: bool) -> None:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import tarfile
 import tomllib
-import zipfile
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -23,17 +22,7 @@ notes_of: Callable[[Path, str], str] = SCRIPT["notes_of"]
 CHANGELOG = (
     "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-31\n\n- A change.\n\n## [1.1.0] - 2025-12-01\n"
 )
-TOP_LEVEL = {  # names that the wheel claims in site-packages: the workers and what runs them
-    "berth",
-    "bus",
-    "cell_conductor",
-    "compute_sim",
-    "control_room",
-    "features",
-    "ironic_sync",
-    "placement_worker",
-    "scheduler_worker",
-}
+RECORDING = "tests/data/release-1.2.0.tar.gz"
 CHART = "deploy/helm/berth/Chart.yaml"
 
 
@@ -48,7 +37,8 @@ def git(root: Path, *words: str) -> str:
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("released")
     texts = {"berth/__init__.py": '__version__ = "1.2.0"\n', "CHANGELOG.md": CHANGELOG}
-    for name, text in {**texts, CHART: 'version: 1.2.0\nappVersion: "1.2.0"\n'}.items():
+    texts |= {CHART: 'version: 1.2.0\nappVersion: "1.2.0"\n', RECORDING: "SQL"}
+    for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     git(root, "init", "--quiet", "--initial-branch=main")
@@ -71,6 +61,7 @@ def test_nothing_is_missing_in_a_complete_release(released: Path) -> None:
         ("CHANGELOG.md", "- A change.\n", "", "no section `## [1.2.0]"),
         ("CHANGELOG.md", "2026-01-31", "soon", "no section `## [1.2.0]"),
         (CHART, 'appVersion: "1.2.0"', 'appVersion: "1.1.0"', 'appVersion: "1.2.0"'),
+        ("berth/__init__.py", "1.2.0", "1.3.0", "scripts/record-release-state 1.3.0"),
         ("CHANGELOG.md", "A change", "Another", "files are changed or untracked"),
         (".git/HEAD", "main", "other", "the branch is other: git switch main"),
         (".git/HEAD", "main", "other", "has not passed .ci/run"),
@@ -94,6 +85,12 @@ def test_the_version_of_the_chart_is_the_version_of_the_program() -> None:
     assert not [sentence for sentence in missing(ROOT) if "Chart.yaml" in sentence]
 
 
+def test_the_notes_of_the_next_release_have_at_most_600_words() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## \[|\Z)", text, re.M | re.S)
+    assert section and len(section[1].split()) <= 600
+
+
 def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     data = project["package-data"]
@@ -110,11 +107,6 @@ def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
         patterns = [*data["*"], *data.get(package, [])]
         if not name.endswith((".py", ".md", ".svg")):
             assert any(fnmatch(inside, pattern) for pattern in patterns), name
-
-
-def test_the_wheel_claims_no_name_that_only_the_repository_needs() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    assert {name.partition(".")[0] for name in project["packages"]["find"]["include"]} == TOP_LEVEL
 
 
 @pytest.mark.soak
@@ -135,9 +127,6 @@ def test_berth_from_the_sdist_and_the_wheel_works_in_an_empty_environment(tmp_pa
         f"berth-chart-{version}.tgz",
         f"berth-pages-{version}.tar.gz",
     }
-    with zipfile.ZipFile(tmp_path / f"berth-{version}-py3-none-any.whl") as wheel:
-        names = {name.partition("/")[0] for name in wheel.namelist()}
-    assert names == {*TOP_LEVEL, f"berth-{version}.dist-info"}
     with tarfile.open(tmp_path / f"berth-pages-{version}.tar.gz") as pages:
         assert {"share/man/man1/berth.1", *(f"share/{path}" for path in COMPLETIONS.values())} <= {
             *pages.getnames()
