@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus import topics
 from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
-from bus.audit_trail import Operator, Role
+from bus.audit_trail import ActRecord, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.domains import LabelEditRequested, LabelsEdited
@@ -46,6 +46,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.topics import Query
+from bus.undo import AGENT, AGGREGATE, CELL, LABELS, MARKS, NotUndoable, UndoRule
 from bus.vocabulary import UNSAID_ID, Id, Message, cause_of
 
 MAX_NAME = 255  # characters
@@ -161,6 +162,7 @@ class Requested:
     member: Callable[[Any, ProjectMember, Message | None], Any] | None = None
     targets: tuple[str, ...] = ()  # fields that name the target, if they are not in the usual ones
     id: Callable[[Any], str] = lambda message: ""  # returns the target's id, if no field has it
+    undo: UndoRule | None = None  # None: the acts cannot be undone
 
 
 _REQUESTED: dict[type[Message], Requested] = {}
@@ -185,7 +187,11 @@ def add(
 
 
 def _rules_of(message: Message) -> Requested:
-    return _REQUESTED.get(type(message), _USUAL)
+    return _rules_of_type(type(message))
+
+
+def _rules_of_type(type_: type[Message]) -> Requested:
+    return _REQUESTED.get(type_, _USUAL)
 
 
 def ids_of(messages: Iterable[Message]) -> Ids:
@@ -489,6 +495,35 @@ def asked_json(message: Message) -> str:
     return cause_of(_json({name: value for name, value in fields.items() if name != "reply_to"}))
 
 
+def undoable(record: ActRecord) -> tuple[UndoRule, Message]:
+    """Return how the act of a record is undone, and its request; raise NotUndoable."""
+    if record.outcome != "done":
+        raise NotUndoable(f"its outcome is {record.outcome}: it changed nothing that is known")
+    act = BY_NAME.get(record.act)
+    for type_ in act.messages if act is not None else ():
+        undo = _rules_of_type(type_).undo
+        if undo is not None:
+            try:
+                message = msgspec.json.decode(record.asked, type=type_)
+            except msgspec.DecodeError:  # another type of this act, or longer than the trail stores
+                continue
+            if act_of(message) is not act:
+                continue
+            if state_query(message) is not None and not record.before and not record.after:
+                raise NotUndoable("it changed nothing")
+            return undo, message
+    raise NotUndoable(f"acts of the kind {record.act!r} are not undone by a command")
+
+
+def is_undoable(record: ActRecord) -> bool:
+    """Return whether `berth audit undo` undoes an act, if its target has not changed since."""
+    try:
+        undoable(record)
+    except NotUndoable:
+        return False
+    return True
+
+
 def refusal(answer: Message) -> str:
     """Return why an answer refuses its request; "" if the request was carried out."""
     result = getattr(answer, "result", None)
@@ -559,7 +594,7 @@ add(
             real=_of_build,
             member=lambda message, member, state: message,
         ),
-        EditRequested: Requested(state=_provider_state, bound=_bound_traits),
+        EditRequested: Requested(state=_provider_state, bound=_bound_traits, undo=MARKS),
         LabelEditRequested: Requested(
             state=lambda message: (
                 topics.PROVIDERS,
@@ -567,15 +602,19 @@ add(
             ),
             real=_labelled,
             bound=lambda message, real, owners: structs.replace(message, cell=real.cell),
+            undo=LABELS,
         ),
         OwnerEditRequested: Requested(
             state=lambda message: (topics.PROVIDERS, FindProviders(ids=(message.root,), parts=("owner",)))
         ),
         AggregateEditRequested: Requested(
-            state=lambda message: (topics.AGGREGATES, FindAggregates(ids=(message.edit.aggregate,)))
+            state=lambda message: (topics.AGGREGATES, FindAggregates(ids=(message.edit.aggregate,))),
+            undo=AGGREGATE,
         ),
-        CellEditRequested: Requested(state=lambda message: (topics.CELLS, FindCells(counted=False))),
-        AgentEditRequested: Requested(real=as_named),
+        CellEditRequested: Requested(
+            state=lambda message: (topics.CELLS, FindCells(counted=False)), undo=CELL
+        ),
+        AgentEditRequested: Requested(real=as_named, undo=AGENT),
         ReleaseRequested: Requested(state=lambda message: allocations_of(message.consumer)),
     },
     (Edited, OwnerGiven, LabelsEdited, AggregateEdited, CellEdited, NameEdited, Released),

@@ -82,6 +82,9 @@ class FindActs(Message, frozen=True, kw_only=True):
         ),
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] = 100
+    id: Annotated[  # the beginning of the id of an act, or of `request`
+        str, Meta(pattern=r"^[0-9a-z-]{0,64}" + END, description="the beginning of an id")
+    ] = ""
 
 
 class ActsFound(Message, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ _FIND = sql("""
     OR target LIKE '% more' AND record LIKE :among)
     AND (:project = '' OR project = :project OR operator_project = :project)
     AND (:request = '' OR request = :request) AND (:outcome = '' OR outcome = :outcome)
+    AND (:id = '' OR id LIKE :begins OR request LIKE :begins)
     ORDER BY at DESC, id DESC LIMIT :most
 """)
 _RECORDED = sql("""
@@ -50,7 +51,7 @@ _RECORDED = sql("""
 _PRUNE = deletes_oldest("acts", "id", where="program = :program")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ActRecord).decode
-_FILTERS = ("operator", "role", "interface", "act", "target", "project", "request", "outcome")
+_FILTERS = ("operator", "role", "interface", "act", "target", "project", "request", "outcome", "id")
 _PAGE_CHARACTERS = 250_000  # characters of the records in one answer, which is limited to 1 MiB
 _LATEST = 1e12  # a time (seconds since 1970) after all records
 
@@ -141,6 +142,7 @@ class AuditTrail:
         filters: dict[str, Any] = {name: getattr(question, name) for name in _FILTERS}
         # `targets` is the last field of a record's JSON, so no other field matches.
         filters["among"] = f'%"targets":[%{_encode(question.target).decode()}%'
+        filters["begins"] = f"{question.id}%"
         async with self._database.read() as tx:
             rows = await _FIND(
                 tx, since=question.since, until=latest, before=before, most=question.limit, **filters

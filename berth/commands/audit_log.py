@@ -8,9 +8,11 @@ from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import option
 from berth.kit.publishing import checked
+from berth.kit.reversals import short
 from berth.kit.timeline import acts_found
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
+from bus.acts import is_undoable
 from bus.audit_trail import ActRecord, FindActs, Interface, Outcome, Role
 from bus.clock import Clock
 
@@ -65,11 +67,13 @@ async def audit_log_command(
                 break
             found.append(record)
     cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
+    if any(map(is_undoable, found)) and not cli.as_json:
+        cli.line("`berth audit undo ID` undoes an edit that had a former value", "dim")
     if more and not cli.as_json:
         cli.line("there are more: --limit, or the filters, show them", "dim")
 
 
-_TITLES = ("time (UTC)", "operator", "role", "from", "act", "outcome", "target", "change or reason")
+_TITLES = ("id", "time (UTC)", "operator", "role", "from", "act", "outcome", "target", "change or reason")
 
 
 def _row(record: ActRecord) -> tuple[str, ...]:
@@ -79,4 +83,14 @@ def _row(record: ActRecord) -> tuple[str, ...]:
     change = f"{record.before or '{}'} → {record.after or '{}'}" if record.before or record.after else ""
     what = record.detail or change or record.asked
     when = f"{datetime.fromtimestamp(record.at, UTC):%Y-%m-%d %H:%M:%S}"
-    return when, operator.name, operator.role, place, record.act, record.outcome, target, what[:300]
+    return (
+        short(record.id),
+        when,
+        operator.name,
+        operator.role,
+        place,
+        record.act,
+        record.outcome,
+        target,
+        what[:300],
+    )

@@ -32,7 +32,7 @@ _MODULES = {
     "resource aggregate": "aggregates",
     "access list": "credentials", "access token": "tokens",
     "policy list": "rules",
-    "audit check": "audit", "audit heal": "audit", "audit log": "audit_log",
+    "audit check": "audit", "audit heal": "audit", "audit log": "audit_log", "audit undo": "audit_undo",
     "system migrate": "run", "system bundle": "support", "system dead": "dead",
     "system completion": "descriptions", "system man": "init",
     "ironic": "ironic", "ironic publish": "nodes",

@@ -8,6 +8,7 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from bus.acts import is_undoable
 from bus.audit_trail import MOST_RECORDS, FindActs
 from control_room.kit import frame, page_requests, words
 from control_room.kit.queries import query
@@ -29,6 +30,7 @@ class AuditPages(frame.PageGroup):
             "audit.html",
             found=found,
             filters=filters,
+            is_undoable=is_undoable,
             export=words.address("/audit.json", filters),
             older=words.address("/audit", {**filters, "before": last}) if last else "",
         )

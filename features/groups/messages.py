@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from msgspec import Meta, field, structs
+from msgspec import Meta, convert, field, structs
 
 from bus.acts import Act, Requested, Target, completed, sent
 from bus.claims import ConsumerClaim
@@ -14,6 +14,7 @@ from bus.feature import MessagesPart
 from bus.parts import ClaimParts, ConsumerPart, RequestPart, RequestParts
 from bus.projects import ProjectsFound
 from bus.topics import ANYONE, Query
+from bus.undo import Past, UndoRule
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,
@@ -209,6 +210,15 @@ def _claimed(part: GroupPart) -> GroupClaim | None:
     return None if part.group is None else GroupClaim(group=part.group)
 
 
+def _reversed(asked: GroupEditRequested, past: Past) -> Sequence[Message]:
+    before, after = past.item("groups", "id", asked.edit.group)
+    if not before:
+        return (GroupEditRequested(edit=DropGroup(group=asked.edit.group)),) if after else ()
+    fields = {name: before[name] for name in MakeGroup.__struct_fields__ if name in before}
+    former = {**fields, "is": "MakeGroup", "group": before["id"]}
+    return (GroupEditRequested(edit=convert(former, MakeGroup)),)
+
+
 PART = MessagesPart(
     parts={RequestParts: GroupPart, ClaimParts: GroupClaim},
     restored={GroupPart: _claimed},
@@ -218,6 +228,7 @@ PART = MessagesPart(
             state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
             real=_of_group,
             targets=("group",),
+            undo=UndoRule(EDIT_GROUP, _reversed),
         )
     },
     done=(GroupEdited,),

@@ -1,6 +1,6 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
@@ -9,6 +9,7 @@ from bus.acts import Act, Requested, describe, sent
 from bus.domains import LevelOrNone
 from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
+from bus.undo import NotUndoable, Past, UndoRule
 from bus.vocabulary import (
     Amount,
     Cause,
@@ -250,8 +251,22 @@ def _window_state(message: MaintenanceEditRequested) -> Any:
     return MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
 
 
+def _reversed(asked: MaintenanceEditRequested, past: Past) -> Sequence[Message]:
+    match asked.edit:
+        case AddWindow(window=window):
+            return (MaintenanceEditRequested(edit=CancelWindow(window=window.id)),)
+        case _:
+            raise NotUndoable("`berth host maintenance set` changes a window, `create` makes another one")
+
+
 PART = MessagesPart(
     acts=(Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE)),),
-    requested={MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
+    requested={
+        MaintenanceEditRequested: Requested(
+            state=_window_state,
+            targets=("roots", "window", "cell"),
+            undo=UndoRule(EDIT_MAINTENANCE, _reversed),
+        )
+    },
     page_asks=(MAINTENANCE,),
 )

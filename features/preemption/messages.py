@@ -1,13 +1,15 @@
 """Priority classes, and preemption: builds that take the place of instances with a lower priority."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, convert, field
 
 from bus.acts import Act, Requested, sent
 from bus.feature import MessagesPart
 from bus.parts import ClaimParts, ConsumerPart, PlacedPart, PlacedParts
 from bus.topics import ANYONE, Query, Topic
+from bus.undo import Past, UndoRule
 from bus.vocabulary import (
     Cause,
     Count,
@@ -219,12 +221,23 @@ EDIT_PRIORITY = Query(
 # The acts on priority classes.
 
 
+def _former_class(asked: PriorityEditRequested, past: Past) -> Sequence[Message]:
+    edit = asked.edit
+    name = edit.name if isinstance(edit, UnsetPriority) else edit.priority.name
+    before, after = past.item("classes", "name", name)
+    if not before:
+        return (PriorityEditRequested(edit=UnsetPriority(name=name)),) if after else ()
+    return (PriorityEditRequested(edit=SetPriority(priority=convert(before, PriorityClass))),)
+
+
 PART = MessagesPart(
     parts={ClaimParts: Preempts, PlacedParts: Victims},
     acts=(Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY)),),
     requested={
         PriorityEditRequested: Requested(
-            state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
+            state=lambda message: (PRIORITIES, FindPriorities()),
+            targets=("priority", "name"),
+            undo=UndoRule(EDIT_PRIORITY, _former_class),
         )
     },
     done=(PriorityEdited,),

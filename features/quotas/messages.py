@@ -2,7 +2,7 @@
 them in placement, which enforces them in each claim.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from bus.acts import Act, Requested, sent
 from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
+from bus.undo import Past, UndoRule
 from bus.vocabulary import (
     Contended,
     KeystoneId,
@@ -234,12 +235,26 @@ EDIT_QUOTA = Query(
 # The acts on limits of projects.
 
 
+def _former_limits(asked: QuotaEditRequested, past: Past) -> Sequence[Message]:
+    before, after = past.item("quotas", "project", asked.edit.project)
+    was, became = before.get("limits") or {}, after.get("limits") or {}
+    former = {name: limit for name, limit in was.items() if became.get(name) != limit}
+    new = tuple(sorted(became.keys() - was.keys()))
+    edits: list[QuotaEdit] = []
+    if former:
+        edits.append(SetQuota(project=asked.edit.project, limits=former))
+    if new:
+        edits.append(UnsetQuota(project=asked.edit.project, resources=new))
+    return [QuotaEditRequested(edit=edit) for edit in edits]
+
+
 PART = MessagesPart(
     acts=(Act("quota", "admin", "limits of projects", sent(EDIT_QUOTA)),),
     requested={
         QuotaEditRequested: Requested(
             state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
             id=lambda message: "" if message.edit.project else "default",
+            undo=UndoRule(EDIT_QUOTA, _former_limits),
         )
     },
     done=(QuotaEdited,),

@@ -1,6 +1,6 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
@@ -13,6 +13,7 @@ from bus.feature import MessagesPart
 from bus.parts import ChoicePart, ChoiceParts, ClaimParts, ConsumerPart, RequestPart, RequestParts
 from bus.requests import Flavor
 from bus.topics import ANYONE, Query
+from bus.undo import NotUndoable, Past, UndoRule
 from bus.vocabulary import (
     Allocations,
     Amount,
@@ -330,6 +331,20 @@ def _reservation_state(message: Any) -> Any:
     return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
 
 
+def _reversed(asked: ReservationEditRequested, past: Past) -> Sequence[Message]:
+    match asked.edit:
+        case ExtendReservation(reservation=id_):
+            before, _ = past.item("reservations", "id", id_)
+            edit = ExtendReservation(reservation=id_, ends=before.get("ends", 0.0))
+            return (ReservationEditRequested(edit=edit),)
+        case MakeReservation() if past.before:
+            raise NotUndoable("it replaced an earlier reservation for failover")
+        case MakeReservation(reservation=made):
+            return (ReservationEditRequested(edit=EndReservation(reservation=made.id, forget=True)),)
+        case _:
+            raise NotUndoable("its capacity is free; `berth project reservation create` reserves it anew")
+
+
 PART = MessagesPart(
     parts={RequestParts: ReservationPart, ClaimParts: SlotClaim, ChoiceParts: DrawPart},
     acts=(
@@ -341,7 +356,9 @@ PART = MessagesPart(
         ),
     ),
     requested={
-        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
+        ReservationEditRequested: Requested(
+            state=_reservation_state, targets=("reservation",), undo=UndoRule(EDIT_RESERVATION, _reversed)
+        ),
         FillReservation: Requested(targets=("reservation",)),
     },
     done=(ReservationEdited,),

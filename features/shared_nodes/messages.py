@@ -1,12 +1,14 @@
 """Messages about agents that share a cell's Ironic nodes: which agent may act on which node at present."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bus.acts import Act, Requested, as_named, sent
 from bus.feature import MessagesPart
 from bus.topics import ANYONE, Query
+from bus.undo import NotUndoable, Past, UndoRule
 from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal, Seconds, Text, Value, Word
 
 
@@ -122,6 +124,12 @@ EDIT_SHARING = Query("cell.sharing.{cell}", SharingEditRequested, SharingEditAns
 # fmt: on
 
 
+def _reversed(asked: SharingEditRequested, past: Past) -> Sequence[Message]:
+    if asked.edit == "rehome":
+        raise NotUndoable("`berth cell agent rehome` moves the nodes back")
+    return (structs.replace(asked, edit="enable" if asked.edit == "disable" else "disable"),)
+
+
 PART = MessagesPart(
     acts=(
         Act(
@@ -134,7 +142,9 @@ PART = MessagesPart(
     ),
     requested={
         SharingEditRequested: Requested(
-            state=lambda message: (FIND_AGENTS, FindAgents(cell=message.cell)), real=as_named
+            state=lambda message: (FIND_AGENTS, FindAgents(cell=message.cell)),
+            real=as_named,
+            undo=UndoRule(EDIT_SHARING, _reversed),
         )
     },
 )

@@ -98,7 +98,9 @@ async def test_the_page_lists_filters_and_exports_records(opened: Opened) -> Non
     await room.sign_in("admin")
     await disable_host(room)
     await recorded(trail, 1, act="mark host")
-    assert f"POST /hosts/{HOST}" in await room.page("/audit")
+    page = await room.page("/audit")
+    assert f"POST /hosts/{HOST}" in page
+    assert "<code>berth audit undo " in page
     assert "No act matches" in await room.page("/audit?target=host-2")
     export = (await room.browser.get("/audit.json?act=mark+host")).text.splitlines()
     assert [json.loads(line)["target"] for line in export] == [HOST]
