@@ -499,19 +499,24 @@ def undoable(record: ActRecord) -> tuple[UndoRule, Message]:
     """Return how the act of a record is undone, and its request; raise NotUndoable."""
     if record.outcome != "done":
         raise NotUndoable(f"its outcome is {record.outcome}: it changed nothing that is known")
-    act = BY_NAME.get(record.act)
+    act, is_cut = BY_NAME.get(record.act), False
     for type_ in act.messages if act is not None else ():
         undo = _rules_of_type(type_).undo
         if undo is not None:
             try:
                 message = msgspec.json.decode(record.asked, type=type_)
-            except msgspec.DecodeError:  # another type of this act, or longer than the trail stores
+            except msgspec.ValidationError:  # another type of this act
+                continue
+            except msgspec.DecodeError:
+                is_cut = True
                 continue
             if act_of(message) is not act:
                 continue
             if state_query(message) is not None and not record.before and not record.after:
                 raise NotUndoable("it changed nothing")
             return undo, message
+    if is_cut:
+        raise NotUndoable("its request was longer than the audit trail stores")
     raise NotUndoable(f"acts of the kind {record.act!r} are not undone by a command")
 
 

@@ -87,14 +87,17 @@ async def reversal(bus: "RecordingBus", record: ActRecord, *, anyway: bool = Fal
 
 
 async def _later(bus: "RecordingBus", record: ActRecord) -> ActRecord | None:
-    """Return the first later act of the same kind on the target that changed it; None if there is none."""
-    question = FindActs(act=record.act, target=record.target, since=record.at, outcome="done")
-    found = [
-        each
-        async for each in acts_found(bus, question)
-        if each.id != record.id and each.at > record.at and (each.before or each.after)
-    ]
-    return found[-1] if found else None
+    """Return a later act of the same kind that changed one of the targets; None if there is none."""
+    for target in record.targets or (record.target,):
+        question = FindActs(act=record.act, target=target, since=record.at, outcome="done")
+        found = [
+            each
+            async for each in acts_found(bus, question)
+            if each.id != record.id and each.at > record.at and (each.before or each.after)
+        ]
+        if found:
+            return found[-1]
+    return None
 
 
 def _stored(state: str) -> dict[str, Any]:

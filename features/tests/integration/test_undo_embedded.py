@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.living_berth import LivingBerth, opening_berths
 
-HOST = "c1-host00001"
+HOST, OTHER = "c1-host00001", "c1-host00002"
 # commands before the act, the act, the command that shows the state, and the kind of act
 UNDONE = (
     ((), f"host disable {HOST} --because disk", "host list", "mark host"),
@@ -98,6 +98,19 @@ async def test_an_act_is_not_undone_if_its_target_was_changed_since(berth: Livin
     await berth("audit", "undo", first, "--anyway")
     rows = [json.loads(line) for line in (await berth("project", "quota", "list", "--json")).splitlines()]
     assert [row["limits"] for row in rows if row["project"] == "p1"] == [{"VCPU": 4}]
+
+
+async def test_an_act_on_several_hosts_is_not_undone_if_one_of_them_was_changed_since(
+    berth: LivingBerth,
+) -> None:
+    await berth("host", "label", HOST, OTHER, "rack=r1")
+    several = await latest(berth, "label hosts")
+    await berth("host", "label", OTHER, "rack=r2")
+    refused = await berth.done("audit", "undo", several)
+    assert (refused.code, "later" in refused.output) == (1, True), refused
+    await berth("audit", "undo", await latest(berth, "label hosts"), several, "--anyway")
+    hosts = [json.loads(line) for line in (await berth("host", "list", "--json")).splitlines()]
+    assert ["rack" in host["labels"] for host in hosts] == [False, False]
 
 
 async def test_what_cannot_be_undone_is_refused_with_the_reason(berth: LivingBerth) -> None:
