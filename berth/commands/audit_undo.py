@@ -20,11 +20,11 @@ async def undo_command(
     ],
     anyway: bool = option(False, "Undo also if the target was changed later by others."),
 ) -> int:
-    """Undo acts of the audit trail: states, labels, limits, weights and other edits that had a former value.
+    """Undo acts of the audit trail: changed states, labels, limits, groups and other edits.
 
     The id of a command undoes all of its acts, the latest first. An act is refused if a later act changed the
-    same target. Deleted instances do not come back; the refusal names the command that helps. What undoes an
-    act is an act itself: judged by the role, recorded, and undone in the same way.
+    same target. Builds, deletions and moves cannot be undone. What undoes an act is an act itself: it is
+    judged by the role and recorded, and can be undone.
     """
 
     async def undo(id_: str) -> None:
