@@ -24,7 +24,7 @@ _STATE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Reversal:
-    """What undoes an act: requests to one query."""
+    """The requests to one query that undo an act."""
 
     record: ActRecord
     query: Query[Any, Any]
