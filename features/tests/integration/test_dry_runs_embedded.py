@@ -96,8 +96,9 @@ async def test_a_dry_run_is_judged_as_the_act_and_changes_nothing(berth: LivingB
 
 
 async def holds_its_slot(berth: LivingBerth) -> bool:
-    """Return whether the reservation `season` holds the capacity of its slot."""
-    return "no host yet" not in await berth("project", "reservation", "show", "season")
+    """Return whether the list of hosts shows what the build and the slot of the reservation use."""
+    hosts = [json.loads(line) for line in (await berth("host", "list", "--json")).splitlines()]
+    return bool(sum(host["used"]["VCPU"]["used"] for host in hosts) == 2)
 
 
 def steady(printed: str) -> list[object]:
