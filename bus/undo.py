@@ -1,4 +1,4 @@
-"""How acts are undone: what is sent to bring back the state from before a recorded act."""
+"""Rules by which acts are undone: the requests that bring back the state from before a recorded act."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def _having(items: Sequence[dict[str, Any]], key: str, value: str) -> dict[str, 
 
 @dataclass(frozen=True)
 class UndoRule:
-    """How the acts of one type of request are undone: by requests to the same query."""
+    """The rule by which acts of one type of request are undone: by requests to one query."""
 
     query: Query[Any, Any]
     # returns the requests that undo a request; raises NotUndoable
@@ -67,10 +67,8 @@ def _marks(asked: EditRequested, past: Past) -> Sequence[Message]:
     found = next((each for each in past.now.providers if each.id == edit.provider), None)
     if found is None:
         raise NotUndoable("the host is gone")
-    removed, added = (
-        {*next(iter(_items(part.get("providers"))), {}).get("traits", ())}
-        for part in (past.before, past.after)
-    )
+    before, after = past.item("providers", "id", edit.provider)
+    removed, added = {*before.get("traits", ())}, {*after.get("traits", ())}
     traits = tuple(sorted({*found.traits} - added | removed))
     undone = SetTraits(provider=edit.provider, traits=traits, generation=found.generation, cell=edit.cell)
     return (EditRequested(edit=undone),)

@@ -8,7 +8,7 @@ from berth.kit.command_groups import Commands
 from berth.kit.listing import ListCli, plain_table
 from berth.kit.options import option
 from berth.kit.publishing import checked
-from berth.kit.reversals import short
+from berth.kit.short_ids import short
 from berth.kit.timeline import acts_found
 from berth.kit.times import seconds_since
 from berth.settings import BadSetting
@@ -67,7 +67,7 @@ async def audit_log_command(
                 break
             found.append(record)
     cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
-    if any(map(is_undoable, found)) and not cli.as_json:
+    if not cli.as_json and any(map(is_undoable, found)):
         cli.line("`berth audit undo ID` undoes an edit that had a former value", "dim")
     if more and not cli.as_json:
         cli.line("there are more: --limit, or the filters, show them", "dim")

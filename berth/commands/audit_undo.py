@@ -5,7 +5,8 @@ from typing import Annotated
 from berth.kit.command_groups import Commands
 from berth.kit.dry_run import ActCli
 from berth.kit.options import option, positional
-from berth.kit.reversals import named_acts, reversal, short
+from berth.kit.reversals import named_acts, reversal
+from berth.kit.short_ids import short
 from bus.masking import printable
 from bus.parts import builtins_of
 

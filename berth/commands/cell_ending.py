@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from berth.broker_permissions import filled_by, flood_policy, queues_within
 from berth.cell_file import CellFile, read_cell_file, write_cell_file
@@ -275,15 +275,16 @@ async def remove_agent(
     check_agent(name)
     admin = await tool.users(cli)
     user, done = agent_user_of(cli.settings, cell, name), list[str]()
-    if cli.dry_run:
-        await _rehearse_removal(cli, cell, name, admin, no_user)
-        return
     if user in await admin.users():
         await admin.drop(user, queue_policy(user))
-        done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
+        done.append(f"RabbitMQ user {user} {cli.is_now('deleted')}, by {admin.by}")
     elif not no_user:
-        raise _no_user(user)
+        raise OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")
     queues = await admin.queues_like(permissions_of_agent(cli.settings, cell, name).configure)
+    facts = {"cell": cell, "agent": name, "user": user, "queues": queues}
+    if cli.dry_run:
+        await _rehearse_removal(cli, facts, done)
+        return
     deleted = await delete_queues(cli.settings.bus.amqp_url, queues)
     done.append(f"{len(queues)} queues of its with {deleted.messages} messages are deleted")
     answer = None
@@ -296,27 +297,16 @@ async def remove_agent(
     done.append("its conductor ends its orders within seconds")
     if answer.nodes:
         done.append(f"{answer.nodes} bare-metal nodes go to other agents")
-    facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
-    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
+    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts, done=done)
 
 
-async def _rehearse_removal(cli: ActCli, cell: str, name: str, admin: RecordedUsers, no_user: bool) -> None:
-    """Print what `berth cell agent delete` would delete and end."""
-    user, done = agent_user_of(cli.settings, cell, name), list[str]()
-    if user in await admin.users():
-        await admin.drop(user)
-        done.append(f"RabbitMQ user {user} would be deleted, by {admin.by}")
-    elif not no_user:
-        raise _no_user(user)
-    queues = await admin.queues_like(permissions_of_agent(cli.settings, cell, name).configure)
-    done.append(f"{several(len(queues), 'queue')} of its would be deleted")
+async def _rehearse_removal(cli: ActCli, facts: Mapping[str, Any], done: list[str]) -> None:
+    """Print what `berth cell agent delete` would do, in addition to the sentences in `done`."""
+    cell, name = facts["cell"], facts["agent"]
+    done.append(f"{several(len(facts['queues']), 'queue')} of its would be deleted")
     async with cli.bus("cell") as bus:
         await bus.rehearse(checked(AgentEditRequested(cell=cell, agent=name, edit="remove")))
         hosts = [host async for host in reported_hosts(bus, name) if host.cell == cell]
     done.append(f"its conductor would end its orders on {several(len(hosts), 'host')}")
-    facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "hosts": len(hosts), "done": done}
-    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
-
-
-def _no_user(user: str) -> OperationRefused:
-    return OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")
+    lines = (f"agent {name} of cell {cell}: {line}" for line in done)
+    cli.tell("\n".join(lines), **facts, hosts=len(hosts), done=done)

@@ -82,9 +82,8 @@ async def revoke(cli: ActCli, id_: Id) -> None:
         await cli.rehearse("credential", f"token of {found.user}")
     else:
         found = await _changed(cli, "revoke", id_, lambda found: None)
-    is_ = "would be" if cli.dry_run else "is"
     facts = {"id": id_of(found), "user": found.user, "revoked": True}
-    cli.tell(f"token {id_of(found)} of {found.user} {is_} revoked", **facts)
+    cli.tell(f"token {id_of(found)} of {found.user} {cli.is_now('revoked')}", **facts)
 
 
 async def _changed(

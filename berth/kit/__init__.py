@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from berth.kit.rest_ends import REPLY_TO, EndRule
     from berth.kit.secret_files import as_user, write_secret
     from berth.kit.settings_files import scheduler_settings_in
+    from berth.kit.short_ids import SHORTEST_ID, only_one
     from berth.kit.terminal import Cli, complain, note, progress_bar, write_json
     from berth.kit.timeline import Happening
     from berth.kit.times import age_text, is_time, seconds_given, seconds_since, time_given, waiting_time
@@ -153,6 +154,8 @@ OFFERED = {
     "labels_given": ".key_values",  # labels of hosts
     "domains_given": ".key_values",  # domains of hosts
     "uuid_of": ".builds",  # checks the uuid of a build
+    "SHORTEST_ID": ".short_ids",  # characters of an id that name an object
+    "only_one": ".short_ids",  # the only id that begins with a text
     "whole_id": ".builds",  # the id of a build that is given by its first characters
     "whole_ids": ".builds",  # the same for several builds
     "checked_cause": ".host_marks",  # checks the cause for which a host is disabled

@@ -8,6 +8,7 @@ from typing import get_args
 from msgspec import structs
 
 from berth.kit.cells import ask_cells, cells_text, known_cells
+from berth.kit.short_ids import only_one
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild
@@ -52,13 +53,11 @@ async def whole_id(bus: Bus, settings: Settings, given: str, what: str = "a buil
     question = FindInstances(cell="any", statuses=_STATUSES, after=begins, limit=_SHOWN)
     answers, silent = await ask_cells(cells, lambda each: ask(structs.replace(question, cell=each)))
     known = {instance.build for answer in answers.values() for instance in answer.instances}
-    found = sorted({id_ for id_ in known | await _waiting_ids(bus) if id_.startswith(begins)})
+    found = only_one(known | await _waiting_ids(bus), begins, given)
     if not found:
         no_answer = f"; did not answer: {cells_text(silent)}" if silent else ""
         raise BadSetting(f"{given!r} is not the uuid of {what}, and no id begins so{no_answer}")
-    if len(found) > 1:
-        raise OperationRefused(f"{len(found)} ids begin with {given}: {', '.join(found)}")
-    return found[0]
+    return found
 
 
 async def whole_ids(

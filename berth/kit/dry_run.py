@@ -55,6 +55,10 @@ class ActCli(Cli):
         """Return what becomes of a target: `deleted` or, in a dry run, `would be deleted`."""
         return f"would be {participle}" if self.dry_run else participle
 
+    def is_now(self, participle: str) -> str:
+        """Return what a target is afterwards: `is deleted` or, in a dry run, `would be deleted`."""
+        return f"{'would be' if self.dry_run else 'is'} {participle}"
+
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
         """Print a record or its sentence. The JSON object of a dry run has the field `dry_run`."""
         if self.dry_run and self.as_json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from berth.kit.short_ids import SHORTEST_ID, short
 from berth.kit.timeline import acts_found
 from bus import acts
 from bus.audit_trail import ActRecord, FindActs
@@ -17,7 +18,6 @@ from bus.vocabulary import Message
 if TYPE_CHECKING:
     from bus.delivery.recording import RecordingBus
 
-SHORTEST = 8  # characters of an id that name an act
 NO_ACT = "`berth audit log` lists acts with their ids"
 _STATE_SECONDS = 5.0
 
@@ -38,15 +38,10 @@ class Reversal:
                 raise OperationRefused(f"{self.record.act} {short(self.record.id)}: {why}")
 
 
-def short(id_: str) -> str:
-    """Return the beginning of an id, by which commands name it."""
-    return id_[:SHORTEST]
-
-
 async def named_acts(bus: "RecordingBus", id_: str) -> Sequence[ActRecord]:
     """Return the act whose id begins so, or all acts of the command whose id does, the latest first."""
-    if len(id_) < SHORTEST:
-        raise OperationRefused(f"{id_!r}: give at least {SHORTEST} characters of the id")
+    if len(id_) < SHORTEST_ID:
+        raise OperationRefused(f"{id_!r}: give at least {SHORTEST_ID} characters of the id")
     try:
         question = msgspec.convert({"id": id_.lower()}, FindActs)
     except msgspec.ValidationError:

@@ -205,8 +205,7 @@ async def remove(cli: ActCli, name: NameOfClient, *, tool: BrokerTool) -> None:
         queues = len(await admin.queues_like(may.configure))
     else:
         queues = await admin.delete_queues(may.configure)
-    is_ = "would be" if cli.dry_run else "is"
-    sentence = f"client {name} {is_} removed: RabbitMQ user {user}, by {admin.by}; {queues} queues"
+    sentence = f"client {name} {cli.is_now('removed')}: RabbitMQ user {user}, by {admin.by}; {queues} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=queues)
 
 

@@ -9,7 +9,7 @@ from berth.kit import BadSetting, every_provider
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
-from bus.domains import BUILT_IN_LEVELS, HOST, Level
+from bus.domains import Level
 from bus.errors import OperationRefused
 from bus.requests import Flavor
 from bus.resources import FindProviders
@@ -22,6 +22,7 @@ from features.reservations.messages import (
     MakeReservation,
     Reservation,
     ReservationEditRequested,
+    levels_unknown,
 )
 
 _HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
@@ -105,9 +106,8 @@ async def suppose_headroom(bus: RecordingBus, levels: Sequence[str], replace: bo
         _check_levels(levels)
         query = FindProviders(parts=("owner", "labels"))
         labels = {level async for root in every_provider(bus, query) if root.agent for level in root.labels}
-        known = (HOST, *sorted(labels.difference(BUILT_IN_LEVELS)))
-        if unknown := [level for level in levels if level not in known]:
-            raise OperationRefused(unknown_levels(unknown, known))
+        if (refused := levels_unknown(levels, labels)) is not None:
+            raise OperationRefused(unknown_levels(refused.levels, refused.known))
         await bus.rehearse(ReservationEditRequested(edit=MakeReservation(reservation=_reservation(levels))))
     for each in () if levels else present:
         edit = EndReservation(reservation=each.reservation.id, forget=True)

@@ -169,8 +169,7 @@ async def cancel(cli: ActCli, which: Which) -> None:
             opened = f"; its {several(len(window.roots), 'host')} would be opened" * (not window.keep_closed)
         else:
             await edit_maintenance(bus, edit)
-    is_ = "would be" if cli.dry_run else "is"
-    cli.tell(f"window {window.id} {is_} cancelled{opened}", id=window.id)
+    cli.tell(f"window {window.id} {cli.is_now('cancelled')}{opened}", id=window.id)
 
 
 @commands.command("finish")

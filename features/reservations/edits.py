@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from msgspec import structs
 
-from berth.kit import checked
+from berth.kit import SHORTEST_ID, checked, only_one
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.vocabulary import LimitReached, Missing, Taken
@@ -23,8 +23,6 @@ from features.reservations.messages import (
     ReservationsFound,
     every_reservation,
 )
-
-_LEAST_BEGINNING = 8  # characters of a uuid that name a reservation
 
 
 class LevelsDropped(OperationRefused):
@@ -64,14 +62,10 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
         found = await bus.asker(RESERVATIONS)(checked(FindReservations(name=name_or_id)))
         shared = tuple([each for each in found.reservations if each.serves("")])
         found = structs.replace(found, reservations=shared)
-    if not found.reservations and len(name_or_id) >= _LEAST_BEGINNING:
-        every = (await find_reservations(bus, project)).reservations
-        begun = tuple([each for each in every if each.id.startswith(name_or_id.lower())])
-        if len(begun) > 1:
-            ids = ", ".join(each.id for each in begun)
-            raise OperationRefused(f"{len(begun)} ids of reservations begin with {name_or_id}: {ids}")
-        if begun:
-            found = await bus.asker(RESERVATIONS)(FindReservations(ids=(begun[0].id,)))
+    if not found.reservations and len(name_or_id) >= SHORTEST_ID:
+        every = [each.id for each in (await find_reservations(bus, project)).reservations]
+        if id_ := only_one(every, name_or_id.lower(), name_or_id, "ids of reservations"):
+            found = await bus.asker(RESERVATIONS)(FindReservations(ids=(id_,)))
     if not found.reservations:
         where = f" in project {project}" if project else ""
         missing = f"there is no reservation {name_or_id}{where}"

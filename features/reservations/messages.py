@@ -1,6 +1,6 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
@@ -8,7 +8,7 @@ from msgspec import field, structs
 
 from bus.acts import Act, Requested, describe, sent
 from bus.claims import Choice, ConsumerClaim
-from bus.domains import Level
+from bus.domains import BUILT_IN_LEVELS, HOST, Level
 from bus.feature import MessagesPart
 from bus.parts import ChoicePart, ChoiceParts, ClaimParts, ConsumerPart, RequestPart, RequestParts
 from bus.requests import Flavor
@@ -204,6 +204,15 @@ class LevelsUnknown(Tagged, frozen=True, kw_only=True):
 
     levels: ShortList[Level]
     known: ShortList[Level]  # `host`, and the levels of the labels of hosts
+
+
+def levels_unknown(levels: Sequence[Level], of_labels: Collection[Level]) -> LevelsUnknown | None:
+    """Return the refusal of a reservation for these levels if no host has a label of one of them.
+    `of_labels`: the levels of which any host has a label.
+    """
+    known = (HOST, *sorted({*of_labels}.difference(BUILT_IN_LEVELS)))
+    unknown = tuple([level for level in levels if level not in known])
+    return LevelsUnknown(levels=unknown, known=known) if unknown else None
 
 
 class LevelsCovered(Tagged, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Released, ReleaseRequested
-from bus.domains import BUILT_IN_LEVELS, HOST
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
 from features.reservations import store as stored
@@ -28,6 +27,7 @@ from features.reservations.messages import (
     ReservationOver,
     ReservationResult,
     ReservationsFound,
+    levels_unknown,
 )
 from features.reservations.settings import ReservationSettings
 from placement_worker.extension import ClaimOperations, PlacementOperations, again, contended
@@ -81,9 +81,7 @@ class ReservationOperations(PlacementOperations):
         await self.log.memory.fresh()
         rows = self.log.memory.index.rows
         labels = {level for root in self.log.memory.index.trees for level in rows[root].domains}
-        known = (HOST, *sorted(labels.difference(BUILT_IN_LEVELS)))
-        unknown = tuple([level for level in reservation.levels if level not in known])
-        return LevelsUnknown(levels=unknown, known=known) if unknown else None
+        return levels_unknown(reservation.levels, labels)
 
     @again(contended)
     async def _make(self, reservation: Reservation, replaces: Collection[str]) -> ReservationResult:

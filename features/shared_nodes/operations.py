@@ -49,7 +49,7 @@ async def edit_agent(
 
 @dataclass(frozen=True)
 class SupposedChange:
-    """How many nodes of an agent would go to other agents, and how many instances these nodes have."""
+    """The numbers of an agent's nodes that would go to other agents, and of their instances."""
 
     cell: str
     nodes: int

@@ -1,13 +1,13 @@
-"""The tests that `berth agent-kit` offers for a driver of a hypervisor, and how they are run."""
+"""The tests that `berth cell agent check` makes for a driver of a hypervisor, and how they are run."""
 
 import types
 from collections.abc import Sequence
 
+from berth.testing import check_driver
 from compute_sim.agent import SimulatedAgent
 from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import SimOptions
-from compute_sim.driver_kit import DriverStand, RuleResult, check_driver
-from tests.support.feature_parts import agent_parts
+from compute_sim.driver_kit import DriverStand, RuleResult
 from tests.support.snippets import ROOT, snippets
 
 PAGE = ROOT / "docs/howto/driver.md"
@@ -25,7 +25,7 @@ def broken(results: Sequence[RuleResult]) -> dict[str, str]:
 
 
 async def check(stand: DriverStand) -> Sequence[RuleResult]:
-    return await check_driver(stand, {part.name: part.driver_rules(stand) for part in agent_parts()})
+    return await check_driver(stand)
 
 
 def an_agent(stand: DriverStand) -> SimulatedAgent:

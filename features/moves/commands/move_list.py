@@ -9,6 +9,7 @@ from msgspec import structs
 from rich.table import Table
 
 from berth.kit import (
+    SHORTEST_ID,
     ActCli,
     Cli,
     Commands,
@@ -20,6 +21,7 @@ from berth.kit import (
     complain,
     end_wait,
     known_cells,
+    only_one,
     option,
     plain_table,
     positional,
@@ -42,7 +44,7 @@ from features.moves.core.steering import why_not_steered
 from features.moves.messages import FindMoves, MoveStands, MoveSteered, Steering
 from features.moves.moving import MoveOutcome, move_in_progress, moves_of, steering, waiting_moves
 
-_LEAST, _UUID_LENGTH = 8, 32  # characters of the beginning of an id, and at least of a whole one
+_UUID_LENGTH = 32  # characters at least of a whole id
 
 commands = Commands()
 moves = Commands(name="move", no_args_is_help=True)
@@ -205,11 +207,10 @@ async def _whole_id(bus: Bus, cli: Cli, cells: Sequence[str], given: str) -> str
     """
     begins = given.lower()
     question = FindMoves(cell="any", under_way=True, limit=1000)
-    found = [] if len(begins) >= _UUID_LENGTH else (await _ask(bus, cells, question))[0]
-    moves = sorted({move.move for move in found if len(begins) >= _LEAST and move.move.startswith(begins)})
-    if len(moves) > 1:
-        raise OperationRefused(f"{len(moves)} moves begin with {given}: {', '.join(moves)}")
-    return moves[0] if moves else await whole_id(bus, cli.settings, given, "a build or a move")
+    is_beginning = SHORTEST_ID <= len(begins) < _UUID_LENGTH
+    found = (await _ask(bus, cells, question))[0] if is_beginning else []
+    move = only_one([move.move for move in found], begins, given, "moves")
+    return move or await whole_id(bus, cli.settings, given, "a build or a move")
 
 
 _WOULD = {
